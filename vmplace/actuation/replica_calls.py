@@ -31,10 +31,13 @@ STATUS = (
 MOST_RANGES = 1024
 MOST_PAGES = 8 * BLOCK
 """Per call, so that an order to stop need not wait for long."""
-BUSY = STATUS.index("busy")
+OK, BUSY = STATUS.index("ok"), STATUS.index("busy")
+INTERRUPTED = -1
+"""The status of what KVM was not asked for, or did not come to."""
 MOST_STILL = 3
 """Calls in a row that drop nothing, until it is left for later."""
 Statuses = npt.NDArray[np.int32]
+Indexes = npt.NDArray[np.intp]
 Ask = Callable[[int, int, Gfns, Statuses, Statuses, Statuses], None]
 """``native.placement_replicate``, or what stands for it on a simulated host."""
 
@@ -46,36 +49,66 @@ def ask_kvm(  # noqa: PLR0913 - the ioctl's arguments
     native.placement_replicate(fd, nodes, gfns, npages, done, status)
 
 
-def replicated(fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> tuple[Gfns, dict[str, int]]:
-    """Replicate the frames; return those that have copies now, and how many were refused for what."""
-    done, status = _tried(fd, nodes, gfns, ask)
-    # A page that a vCPU is faulting in is busy for that moment, and those that vCPUs use most often are.
-    # Those in another CPU's LRU batch remain busy, some dozens of small pages: the next plan asks again.
-    busy = np.flatnonzero(status == BUSY)
-    done[busy], status[busy] = _tried(fd, nodes, gfns[busy], ask)
-    codes, counts = np.unique(status[done == 0], return_counts=True)
-    refused = {_word(code): count for code, count in zip(codes.tolist(), counts.tolist(), strict=True)}
-    return gfns[done != 0], refused
+class Attempt:
+    """Frames that KVM is asked to give copies, and what is known of each, also after a call that failed.
 
+    ``was_asked[F]``: KVM was asked for it; ``has[F]``: it has copies now; ``unsure[F]``: nobody knows;
+    ``status[F]``: why it has none, as KVM tells it.
+    """
 
-def _tried(fd: int, nodes: int, gfns: Gfns, ask: Ask) -> tuple[Statuses, Statuses]:
-    """Ask for copies of each frame; return 1 for those that have them, and KVM's status."""
-    first, npages = blocks_of(gfns)
-    count, why = _called(fd, nodes, first, npages, ask)
-    done = np.repeat((count == npages).astype(np.int32), npages)
-    status = np.repeat(why, npages)
-    # Of a block of small pages KVM tells how many have copies, not which.
-    again = np.flatnonzero(np.repeat((count > 0) & (count < npages), npages))
-    done[again], status[again] = _called(fd, nodes, gfns[again], np.ones(len(again), np.int32), ask)
-    return done, status
+    def __init__(self, fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> None:
+        self._fd, self._nodes, self._ask = fd, nodes, ask
+        self.gfns = gfns
+        self.was_asked, self.has, self.unsure = (np.zeros(len(gfns), np.bool_) for _ in range(3))
+        self.status = np.full(len(gfns), INTERRUPTED, np.int32)
 
+    def run(self) -> None:
+        """Ask for all of them; raises what a call raises, and asks for no more then."""
+        self._ask_for(np.arange(len(self.gfns)))
+        # A page that a vCPU is faulting in is busy for that moment, and those that vCPUs use most often are.
+        # Those in another CPU's LRU batch remain busy, some dozens of small pages: the next plan asks again.
+        self._ask_for(np.flatnonzero((self.status == BUSY) & ~self.has))
 
-def _called(fd: int, nodes: int, gfns: Gfns, npages: Statuses, ask: Ask) -> tuple[Statuses, Statuses]:
-    """Ask for copies of ranges; return how many frames of each have them, and KVM's status."""
-    done, status = np.zeros(len(gfns), np.int32), np.full(len(gfns), -1, np.int32)
-    for part in calls_of(npages):
-        ask(fd, nodes, gfns[part], npages[part], done[part], status[part])
-    return done, status
+    @property
+    def tried(self) -> Gfns:
+        """Return the frames that KVM was asked for."""
+        return self.gfns[self.was_asked]
+
+    @property
+    def done(self) -> Gfns:
+        """Return those that have copies now."""
+        return self.gfns[self.has]
+
+    @property
+    def unknown(self) -> Gfns:
+        """Return those that may have copies: a call failed, and nobody knows."""
+        return self.gfns[self.unsure]
+
+    def refused(self) -> dict[str, int]:
+        """Return how many were refused for what."""
+        codes, counts = np.unique(self.status[self.was_asked & ~self.has & ~self.unsure], return_counts=True)
+        return {_word(code): count for code, count in zip(codes.tolist(), counts.tolist(), strict=True)}
+
+    def _ask_for(self, where: Indexes) -> None:
+        self._call(where, *blocks_of(self.gfns[where]))
+        # Of a block of small pages KVM tells how many have copies, not which.
+        again = where[self.unsure[where]]
+        self._call(again, self.gfns[again], np.ones(len(again), np.int32))
+
+    def _call(self, where: Indexes, first: Gfns, npages: Statuses) -> None:
+        """Ask for ranges, which together are the frames at ``where``."""
+        ends = np.cumsum(npages)
+        for part in calls_of(npages):
+            mine = where[ends[part.start] - npages[part.start] : ends[part.stop - 1]]
+            # What KVM does before a call fails, it does not tell.
+            self.was_asked[mine] = self.unsure[mine] = True
+            done, status = np.zeros_like(npages[part]), np.full_like(npages[part], INTERRUPTED)
+            self._ask(self._fd, self._nodes, first[part], npages[part], done, status)
+            # Of ranges that a signal cut short, or left out, KVM tells no reason.
+            status[(done < npages[part]) & (status == OK)] = INTERRUPTED
+            self.has[mine] = np.repeat(done == npages[part], npages[part])
+            self.unsure[mine] = np.repeat((done > 0) & (done < npages[part]), npages[part])
+            self.status[mine] = np.repeat(status, npages[part])
 
 
 def calls_of(npages: Statuses) -> list[slice]:

@@ -10,6 +10,7 @@ from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 from vmplace.topology.placement import Slot
 
 Gfns = npt.NDArray[np.uint64]
+NONE: Gfns = np.zeros(0, np.uint64)
 BLOCK = HUGE_BYTES // PAGE_BYTES
 """A huge page gets copies as a whole, if all its frames are asked for in one range."""
 MOST_DOUBTED = 1 << 16
@@ -28,10 +29,16 @@ class ReplicatedFrames:
         self._doubted: Gfns = np.zeros(0, np.uint64)
         self._dropped = 0
 
-    def note(self, tried: Gfns, done: Gfns) -> int:
-        """Note which of the frames that were tried have copies; return how many had none before."""
+    def note(self, tried: Gfns, done: Gfns, unsure: Gfns = NONE) -> int:
+        """Note which of the frames that were tried have copies; return how many had none before.
+
+        ``unsure``: those that may have some, which nobody knows.  They count as held, to be dropped with the
+        others, and are in doubt.
+        """
         new = np.setdiff1d(done, self._frames, assume_unique=True)
-        self._frames = np.union1d(np.setdiff1d(self._frames, tried, assume_unique=True), done)
+        others = np.setdiff1d(self._frames, tried, assume_unique=True)
+        self._frames = np.union1d(others, np.union1d(done, unsure))
+        self._doubted = np.union1d(self._doubted, unsure)
         return len(new)
 
     def any(self) -> bool:

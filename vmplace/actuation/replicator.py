@@ -15,8 +15,8 @@ from typing import Any
 
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
-from vmplace.actuation.replica_calls import Ask, ask_kvm, collapse_all, collapse_runs, replicated
-from vmplace.actuation.replica_frames import Gfns, ReplicatedFrames, affordable, runs_of, wanted_gfns
+from vmplace.actuation.replica_calls import Ask, Attempt, ask_kvm, collapse_all, collapse_runs
+from vmplace.actuation.replica_frames import NONE, Gfns, ReplicatedFrames, affordable, runs_of, wanted_gfns
 from vmplace.actuation.replica_patience import LOST, Patience
 from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
@@ -38,6 +38,8 @@ COPIES = "replica_copies"
 """KVM's statistic of pages that are copies now."""
 PASSING = frozenset({"busy", "not present", "backing off", "written", "interrupted"})
 """Reasons that another page, or the next window, does not have."""
+Tried = tuple[ReplicaOutcome, Exception | None]
+"""What became of the pages of a guest, and what ended it early."""
 GONE = frozenset({errno.EIO, errno.ESRCH})
 """The VM is dead, or its process: its replicas are freed."""
 
@@ -92,9 +94,13 @@ class Replicator:
             if guest is None or is_stopping():
                 continue
             try:
-                outcomes.append(self._replicate(guest, replication))
+                outcome, failure = self._replicate(guest, replication)
             except Exception as err:
                 failures.append(f"guest {replication.guest}: not replicated: {err}")
+                continue
+            outcomes.append(outcome)
+            if failure is not None:
+                failures.append(f"guest {replication.guest}: not all was replicated: {failure}")
         return tuple(outcomes), tuple(failures)
 
     def copies(self) -> dict[str, Copies]:
@@ -168,7 +174,7 @@ class Replicator:
             if mine := self._guests.get(guest.identity):
                 self._guests[guest.identity] = replace(mine, name=guest.name)
 
-    def _replicate(self, guest: GuestTopology, wanted: Replication) -> ReplicaOutcome:
+    def _replicate(self, guest: GuestTopology, wanted: Replication) -> Tried:
         if guest.identity in self._owed:
             raise VmplaceError("its earlier copies are not dropped yet")
         mine = self._known(guest)
@@ -181,7 +187,7 @@ class Replicator:
         mine.held.note_drops(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         if not mine.patience.is_over(statistics, now_ns):
-            return ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)})
+            return ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)}), None
         room = None if wanted.limit_bytes is None else wanted.limit_bytes - statistics[COPIES] * PAGE_BYTES
         return self._try(mine, nodes, asked, room)
 
@@ -191,19 +197,22 @@ class Replicator:
             mine = self._guests[guest.identity] = _Guest(guest.name, self._opened(guest, self._proc))
         return mine
 
-    def _try(self, mine: "_Guest", nodes: int, asked: Gfns, room_bytes: int | None) -> ReplicaOutcome:
+    def _try(self, mine: "_Guest", nodes: int, asked: Gfns, room_bytes: int | None) -> Tried:
         """Ask KVM for as many copies as the budget allows, and the guest's own room, if it has a limit."""
         cost = PAGE_BYTES * (nodes.bit_count() - 1)
         may_bytes = self._budget.available_bytes(self._clock())
         if room_bytes is not None:
             may_bytes = max(0, min(may_bytes, room_bytes))
         tried = affordable(asked, may_bytes // cost)
-        done, refused = replicated(mine.placement.fd, nodes, tried, self._asker(mine))
-        new = mine.held.note(tried, done)
+        attempt = Attempt(mine.placement.fd, nodes, tried, self._asker(mine))
+        failure = _failure_of(attempt.run)
+        new = mine.held.note(attempt.tried, attempt.done, attempt.unknown)
+        refused = attempt.refused()
         if not mine.held.any() and refused.keys() - PASSING:
             mine.patience.note_refusal(self._clock())
-        self._budget.take(new * cost, self._clock())
-        return ReplicaOutcome(mine.name, new, len(asked) - len(tried), refused)
+        # Of what nobody knows, all may have been copied.
+        self._budget.take((new + len(attempt.unknown)) * cost, self._clock())
+        return ReplicaOutcome(mine.name, new, len(asked) - len(attempt.tried), refused), failure
 
     def _asker(self, mine: "_Guest") -> Ask:
         """Return what asks KVM on the guest's behalf, and gives up with HeldError."""
@@ -226,9 +235,18 @@ class Replicator:
             collapse_runs(mine.placement.fd, *runs_of(gfns), self._asker(mine))
         except Exception:
             # Some may be there still: the next plan may ask for them again.
-            mine.held.note(gfns, gfns)
+            mine.held.note(gfns, NONE, unsure=gfns)
             raise
         return len(gfns)
+
+
+def _failure_of(step: Callable[[], None]) -> Exception | None:
+    """Do the step; return what it raised."""
+    try:
+        step()
+    except Exception as err:
+        return err
+    return None
 
 
 @dataclass(frozen=True)

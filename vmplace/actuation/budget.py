@@ -1,5 +1,7 @@
 """How much may be moved now?  A token bucket, pure: the caller says what time it is."""
 
+import math
+
 from vmplace.topology.guest import HUGE_BYTES
 
 
@@ -19,12 +21,8 @@ class Budget:
 
     def available_bytes(self, now_ns: int) -> int:
         """Return what may be moved at ``now_ns`` (monotonic; a clock that steps back grants nothing)."""
-        if self._rate is None:
-            return 1 << 62
-        elapsed_ns = max(0, now_ns - self._filled_ns) if self._filled_ns is not None else 0
-        self._filled_ns = max(now_ns, self._filled_ns or now_ns)
-        self._tokens = min(self.capacity_bytes, self._tokens + self._rate * elapsed_ns / 1e9)
-        return int(self._tokens)
+        self._fill(now_ns)
+        return 1 << 62 if self._rate is None else max(0, math.floor(self._tokens))
 
     def take(self, size_bytes: int, now_ns: int) -> bool:
         """Take ``size_bytes`` if they are there, all or nothing."""
@@ -33,15 +31,29 @@ class Budget:
         self._tokens -= size_bytes if self._rate is not None else 0
         return True
 
+    def charge(self, size_bytes: int, now_ns: int) -> None:
+        """Take what was used already; if it was not there, nothing is granted until that is made good."""
+        self._fill(now_ns)
+        if self._rate is not None:
+            self._tokens = max(self._tokens - size_bytes, -self.capacity_bytes)
+
     def refund(self, size_bytes: int) -> None:
         """Give back what was taken for pages that did not move after all."""
         self._tokens = min(self.capacity_bytes, self._tokens + size_bytes)
 
     def wait_s(self, size_bytes: int, now_ns: int) -> float | None:
         """Return in how many seconds ``size_bytes`` will be there; None = never."""
-        missing = size_bytes - self.available_bytes(now_ns)
-        if missing <= 0:
+        self._fill(now_ns)
+        # Of whole bytes, as they are granted: else the rest of one would be waited for in no time at all.
+        missing = size_bytes - math.floor(self._tokens)
+        if self._rate is None or missing <= 0:
             return 0.0
         if not self._rate or size_bytes > self.capacity_bytes:
             return None
         return missing / self._rate
+
+    def _fill(self, now_ns: int) -> None:
+        elapsed_ns = max(0, now_ns - self._filled_ns) if self._filled_ns is not None else 0
+        self._filled_ns = max(now_ns, self._filled_ns or now_ns)
+        if self._rate is not None:
+            self._tokens = min(self.capacity_bytes, self._tokens + self._rate * elapsed_ns / 1e9)

@@ -18,6 +18,7 @@ from vmplace.actuation.identity import PROC
 from vmplace.actuation.replica_calls import Ask, Attempt, ask_kvm, collapse_all, collapse_runs
 from vmplace.actuation.replica_frames import NONE, Gfns, ReplicatedFrames, affordable, runs_of, wanted_gfns
 from vmplace.actuation.replica_patience import LOST, Patience
+from vmplace.actuation.replica_payment import COPIES, Payment
 from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Collapse, Replication
@@ -34,8 +35,6 @@ DROPPED = ("collapsed_pages", "released_pages")
 """KVM's statistics of frames whose copies it dropped."""
 SHORT_LIVED = "copies short-lived"
 """Why pages were not tried: copies of this guest's pages did not last (replica_patience.py)."""
-COPIES = "replica_copies"
-"""KVM's statistic of pages that are copies now."""
 PASSING = frozenset({"busy", "not present", "backing off", "written", "interrupted"})
 """Reasons that another page, or the next window, does not have."""
 Tried = tuple[ReplicaOutcome, Exception | None]
@@ -184,6 +183,9 @@ class Replicator:
             mine.patience.note_refusal(self._clock())
             raise VmplaceError("it has no node roots")
         statistics, now_ns = mine.placement.statistics(), self._clock()
+        each_bytes = PAGE_BYTES * (nodes.bit_count() - 1)
+        # A call that was given up may have gone on.
+        self._budget.charge(mine.payment.due_bytes(statistics, each_bytes), now_ns)
         mine.held.note_drops(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         if not mine.patience.is_over(statistics, now_ns):
@@ -210,9 +212,17 @@ class Replicator:
         refused = attempt.refused()
         if not mine.held.any() and refused.keys() - PASSING:
             mine.patience.note_refusal(self._clock())
-        # Of what nobody knows, all may have been copied.
-        self._budget.take((new + len(attempt.unknown)) * cost, self._clock())
+        self._pay(mine, cost, attempt)
         return ReplicaOutcome(mine.name, new, len(asked) - len(attempt.tried), refused), failure
+
+    def _pay(self, mine: "_Guest", each_bytes: int, attempt: Attempt) -> None:
+        """Take from the budget what KVM copied; where it cannot be asked, all that it may have copied."""
+        try:
+            size_bytes = mine.payment.due_bytes(mine.placement.statistics(), each_bytes)
+        except Exception:
+            most = len(attempt.done) + len(attempt.unknown)
+            size_bytes = mine.payment.pay_ahead(most * each_bytes)
+        self._budget.charge(size_bytes, self._clock())
 
     def _asker(self, mine: "_Guest") -> Ask:
         """Return what asks KVM on the guest's behalf, and gives up with HeldError."""
@@ -257,3 +267,4 @@ class _Guest:
     placement: Placement
     held: ReplicatedFrames = field(default_factory=ReplicatedFrames)
     patience: Patience = field(default_factory=Patience)
+    payment: Payment = field(default_factory=Payment)

@@ -44,3 +44,32 @@ def test_waiting_time_is_what_is_missing():
     budget.take(10 * MB, 0)
     assert budget.wait_s(5 * MB, 0) == 0.5
     assert budget.wait_s(20 * MB, 0) is None
+
+
+def test_what_was_used_beyond_the_budget_is_made_good_before_more_is_granted():
+    budget = Budget(10 * MB)
+    budget.charge(15 * MB, 0)
+    assert budget.available_bytes(0) == budget.available_bytes(SECOND // 2) == 0
+    assert not budget.take(MB, SECOND // 2) and budget.wait_s(MB, SECOND // 2) == 0.1
+    assert budget.available_bytes(SECOND) == 5 * MB
+    # Whatever was used: it is not stuck.
+    budget.charge(10**6 * MB, SECOND)
+    assert budget.available_bytes(3 * SECOND) == 10 * MB
+    nothing = Budget(None)
+    nothing.charge(MB, 0)
+    assert nothing.take(MB, 0) and nothing.wait_s(MB, 0) == 0.0
+
+
+def test_who_waits_as_long_as_was_asked_for_gets_something():
+    """A clock of whole ns, and a rate that gives parts of bytes."""
+    budget, now, size = Budget(1_000_003), 0, 3 << 19
+    for used in (2 << 20, 3 << 20):
+        budget.charge(used, now)
+        for _ in range(3):
+            wait_s = budget.wait_s(size, now)
+            assert wait_s is not None
+            now += round(wait_s * SECOND)
+            if budget.take(size, now):
+                break
+        else:
+            raise AssertionError("it waits for ever")

@@ -1,151 +1,21 @@
-"""Is KVM asked again where it could not tell, or not yet?"""
+"""Are copies made, dropped and remembered, by guest, also where KVM would not?"""
 
 import errno
 import os
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.unit.actuation.child_guest import guest_of
-from vmplace import native
+from tests.unit.actuation.copying_kvm import COPIES, FOUR, HVA, Kvm, OneSlot
 from vmplace.actuation.budget import Budget
-from vmplace.actuation.replica_calls import BUSY, STATUS, Attempt, calls_of
 from vmplace.actuation.replica_patience import FIRST_NS
 from vmplace.actuation.replicator import Dropped, Replicator
 from vmplace.actuation.result import Copies
 from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import GuestTopology
-
-
-def test_a_page_that_is_busy_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy_for = {5: 1, 7: 2}
-
-    def replicate(fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
-        for at, gfn in enumerate(gfns.tolist()):
-            is_busy = busy_for.get(gfn, 0) > 0
-            busy_for[gfn] = busy_for.get(gfn, 0) - 1
-            done[at], status[at] = (0, BUSY) if is_busy else (1, 0)
-
-    monkeypatch.setattr(native, "placement_replicate", replicate)
-    attempt = Attempt(3, 0b11, np.array([5, 6, 7], np.uint64))
-    attempt.run()
-    assert attempt.done.tolist() == [5, 6] and attempt.refused() == {"busy": 1}
-
-
-def test_of_a_block_done_in_part_each_frame_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KVM refuses frame 700 of a block of small pages, and a huge page as a whole."""
-    asked: list[int] = []
-
-    def replicate(fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
-        for at, (gfn, count) in enumerate(zip(gfns.tolist(), npages.tolist(), strict=True)):
-            asked.append(count)
-            refused = count if gfn >= 1024 else gfn <= 700 < gfn + count
-            done[at], status[at] = count - refused, 9 if refused else 0
-
-    monkeypatch.setattr(native, "placement_replicate", replicate)
-    attempt = Attempt(3, 0b11, np.arange(1536, dtype=np.uint64))
-    attempt.run()
-    assert attempt.done.tolist() == [gfn for gfn in range(1024) if gfn != 700]
-    assert attempt.refused() == {"backing off": 513} and asked == [512] * 3 + [1] * 512
-
-
-def test_of_ranges_that_a_signal_cut_short_or_left_out_no_reason_is_made_up() -> None:
-    """KVM has no status for these: it tells how many ranges it came to."""
-
-    def replicate(fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
-        status[:] = 0
-        done[:1] = 1
-
-    attempt = Attempt(3, 0b11, np.array([5, 7, 9], np.uint64), replicate)
-    attempt.run()
-    assert attempt.done.tolist() == [5] and attempt.refused() == {"interrupted": 2}
-
-
-class FailingKvm:
-    """Makes copies of small pages until call number ``fails_at``, whose first frame it still copies."""
-
-    def __init__(self, fails_at: int) -> None:
-        self.left, self.copied = fails_at, set[int]()
-        self.dropped: list[int] = []
-
-    def __call__(self, fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
-        frames = [range(gfn, gfn + count) for gfn, count in zip(gfns.tolist(), npages.tolist(), strict=True)]
-        done[:], status[:] = npages, 0
-        if not nodes:
-            self.dropped += [gfn for some in frames for gfn in some]
-            self.copied -= set(self.dropped)
-            return
-        self.left -= 1
-        if self.left:
-            self.copied |= {gfn for some in frames for gfn in some}
-            return
-        self.copied.add(frames[0][0])
-        raise OSError(errno.EFAULT, "made up")
-
-
-def test_copies_that_were_made_before_a_call_failed_are_noted_paid_for_and_dropped() -> None:
-    """Of 8,192 frames the first call copies 4,096; of those of the second, which fails, nobody knows."""
-    kvm, slot = FailingKvm(fails_at=2), OneSlot(npages=8192)
-    guest, budget = guest_of(os.getpid(), 1 << 32, 8192), Budget(100e6, burst_s=1)
-    replicator = Replicator(budget, lambda: 0, opened=lambda *_: slot, ask=kvm)  # type: ignore[arg-type]
-    wanted = replace(COPIES, npages=np.array([8192], np.int32))
-    (outcome,), (failure,) = replicator.apply([wanted], {"db1": guest})
-    assert outcome.replicated == 4096 and "db1: not all was replicated: [Errno 14] made up" in failure
-    assert budget.available_bytes(0) <= 100e6 - 4097 * 4096
-    assert replicator.drop(Collapse("db1", HVA, wanted.npages, "test"), guest) >= 4097
-    assert not kvm.copied
-
-
-def test_what_was_not_known_after_an_error_is_asked_for_again() -> None:
-    kvm, slot, guest = FailingKvm(fails_at=1), OneSlot(), guest_of(os.getpid(), 1 << 32, 8)
-    replicator = Replicator(Budget(None), lambda: 0, opened=lambda *_: slot, ask=kvm)  # type: ignore[arg-type]
-    assert replicator.apply([COPIES], {"db1": guest})[1] and kvm.copied == {0}
-    assert not replicator.apply([COPIES], {"db1": guest})[1] and kvm.copied == {0, 1, 2, 3}
-
-
-@dataclass
-class OneSlot:
-    """A placement fd of a guest with one slot; no KVM of ours runs here."""
-
-    npages: int = 8
-    fd: int = 3
-    is_closed: bool = False
-
-    def call(self, step: Any) -> Any:
-        return step(self.fd)
-
-    def info(self) -> Any:
-        return SimpleNamespace(
-            root_nodes=0b11, slots=[SimpleNamespace(as_id=0, base_gfn=0, npages=self.npages, hva=1 << 32)]
-        )
-
-    def statistics(self) -> dict[str, int]:
-        return {"replicated_pages": 0, "collapsed_pages": 0, "released_pages": 0, "replica_copies": 0}
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-@dataclass
-class Kvm:
-    """KVM's ioctl: drops ``pages_a_call`` of each range, as a signal has it do, or raises ``error``."""
-
-    dropped: list[tuple[int, list[int]]] = field(default_factory=list)
-    pages_a_call: int = 1 << 20
-    error: OSError | None = None
-    refusal: str | None = None
-
-    def __call__(self, fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
-        if self.error and not nodes:
-            raise self.error
-        self.dropped.append((nodes, gfns.tolist()))
-        if self.refusal:
-            status[:] = STATUS.index(self.refusal)
-            return
-        done[:] = np.minimum(npages, npages if nodes else self.pages_a_call)
 
 
 def a_replicator(kvm: Kvm) -> tuple[Replicator, GuestTopology, OneSlot]:
@@ -176,10 +46,6 @@ def test_pages_that_are_refused_beside_others_with_copies_hold_up_nothing():
     more = Replication("db1", HVA + np.uint64(4 * 4096), FOUR, (0, 1), "test")
     (outcome,), _ = replicator.apply([more], {"db1": guest})
     assert outcome.refused == {"not anonymous": 4} and not replicator.copies()["db1"].wait
-
-
-HVA, FOUR = np.array([1 << 32], np.uint64), np.array([4], np.int32)
-COPIES = Replication("db1", HVA, FOUR, (0, 1), "test")
 
 
 def test_a_collapse_that_signals_cut_short_goes_on():
@@ -249,21 +115,3 @@ def test_a_guest_is_let_go_by_whatever_name_it_had_and_goes_by_its_present_one()
     assert opened[0].is_closed and dropped == [(0, [0])]
     replicator.apply((), {"web": second})
     assert replicator.release(second).reported == ("web: replicas dropped",) and opened[1].is_closed
-
-
-@pytest.mark.parametrize(
-    ("npages", "calls"),
-    [
-        ([], []),
-        ([1] * 5, [5]),
-        ([1] * 3000, [1024, 1024, 952]),
-        ([512] * 20, [8, 8, 4]),
-        # Whole blocks among single frames must not make a call of each few of these.
-        ([1] * 400 + [512] + [1] * 400, [801]),
-        ([512] * 7 + [1] * 600, [519, 88]),
-    ],
-)
-def test_calls_are_limited_by_what_there_is_to_copy(npages: list[int], calls: list[int]) -> None:
-    parts = calls_of(np.array(npages, np.int32))
-    assert [part.stop - part.start for part in parts] == calls
-    assert [index for part in parts for index in range(part.start, part.stop)] == list(range(len(npages)))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
+from tests.unit.actuation.copying_kvm import COPIES, Kvm, OneSlot
 from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
-from tests.unit.actuation.test_replicator import COPIES, Kvm, OneSlot
 from tests.unit.agent.slow_clock import SlowClock
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import read_identity

@@ -1,0 +1,59 @@
+"""Are all copies known that KVM made, and is each paid for, whatever failed?"""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tests.unit.actuation.child_guest import guest_of
+from tests.unit.actuation.copying_kvm import COPIES, HVA, CountingKvm, OneSlot
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.replicator import Replicator
+from vmplace.policy.plan import Collapse
+
+
+def test_copies_that_were_made_before_a_call_failed_are_noted_paid_for_and_dropped() -> None:
+    """Of 8,192 frames the first call copies 4,096; of those of the second, which fails, nobody knows."""
+    kvm = CountingKvm(fails_at=2)
+    slot = OneSlot(npages=8192, kvm=kvm)
+    guest, budget = guest_of(os.getpid(), 1 << 32, 8192), Budget(100e6, burst_s=1)
+    replicator = Replicator(budget, lambda: 0, opened=lambda *_: slot, ask=kvm)  # type: ignore[arg-type]
+    wanted = replace(COPIES, npages=np.array([8192], np.int32))
+    (outcome,), (failure,) = replicator.apply([wanted], {"db1": guest})
+    assert outcome.replicated == 4096 and "db1: not all was replicated: [Errno 14] made up" in failure
+    assert budget.available_bytes(0) == 100e6 - 4097 * 4096
+    assert replicator.drop(Collapse("db1", HVA, wanted.npages, "test"), guest) >= 4097
+    assert not kvm.copied
+
+
+def test_what_was_not_known_after_an_error_is_asked_for_again() -> None:
+    kvm, guest = CountingKvm(fails_at=1), guest_of(os.getpid(), 1 << 32, 8)
+    slot = OneSlot(kvm=kvm)
+    replicator = Replicator(Budget(None), lambda: 0, opened=lambda *_: slot, ask=kvm)  # type: ignore[arg-type]
+    assert replicator.apply([COPIES], {"db1": guest})[1] and kvm.copied == {0}
+    assert not replicator.apply([COPIES], {"db1": guest})[1] and kvm.copied == {0, 1, 2, 3}
+
+
+def test_copies_that_were_lost_and_are_made_again_are_paid_for_and_those_that_are_there_are_not() -> None:
+    kvm, guest, budget = CountingKvm(), guest_of(os.getpid(), 1 << 32, 8), Budget(4096 * 512)
+    opened: Any = lambda *_: OneSlot(kvm=kvm)  # noqa: E731
+    replicator, paid = Replicator(budget, lambda: 0, opened=opened, ask=kvm), []
+    for lost in ((), (), (2,), (1, 3)):
+        kvm.lose(*lost)
+        replicator.apply([COPIES], {"db1": guest})
+        paid.append(512 - budget.available_bytes(0) // 4096)
+    assert paid == [4, 4, 5, 7] and kvm.copied == {0, 1, 2, 3}
+
+
+def test_where_kvm_cannot_be_asked_all_that_it_may_have_copied_is_paid_for_once() -> None:
+    kvm, guest, budget = CountingKvm(fails_at=2), guest_of(os.getpid(), 1 << 32, 8), Budget(4096 * 512)
+    slot = OneSlot(kvm=kvm)
+    replicator = Replicator(budget, lambda: 0, opened=lambda *_: slot, ask=kvm)  # type: ignore[arg-type]
+    slot.counts = 1
+    replicator.apply([COPIES], {"db1": guest})
+    assert budget.available_bytes(0) == 508 * 4096
+    slot.counts = 1 << 20
+    more = replace(COPIES, npages=np.array([8], np.int32))
+    replicator.apply([more], {"db1": guest})
+    assert budget.available_bytes(0) == 507 * 4096 and len(kvm.copied) == 5

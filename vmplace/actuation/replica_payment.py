@@ -1,0 +1,40 @@
+"""What KVM has copied of one guest's pages, by its own count, and what of that is paid for.
+
+Which copies of those that are asked for are new, the agent does not know: KVM tells how many it dropped, not
+which.  So what is paid for is what KVM counts as copied since the last look.
+"""
+
+from collections.abc import Mapping
+
+from vmplace.actuation.replica_patience import MADE
+from vmplace.topology.guest import PAGE_BYTES
+
+COPIES = "replica_copies"
+"""KVM's statistic of pages that are copies now."""
+
+
+class Payment:
+    """What was counted of one guest at the last look, and what was paid for beyond that."""
+
+    def __init__(self) -> None:
+        self._made: int | None = None
+        self._copies = 0
+        self._ahead_bytes = 0
+
+    def due_bytes(self, statistics: Mapping[str, int], each_bytes: int) -> int:
+        """Return what is to be paid since the last look, the first time nothing.
+
+        ``each_bytes``: what all copies of a page take.  Pages that got further copies KVM counts as copies
+        alone.
+        """
+        before, self._made = self._made, statistics[MADE]
+        more, self._copies = statistics[COPIES] - self._copies, statistics[COPIES]
+        ahead, self._ahead_bytes = self._ahead_bytes, 0
+        if before is None:
+            return 0
+        return max((self._made - before) * each_bytes, more * PAGE_BYTES, ahead) - ahead
+
+    def pay_ahead(self, size_bytes: int) -> int:
+        """Return what may have been copied, as nobody can count it now: later, no more is paid for that."""
+        self._ahead_bytes += size_bytes
+        return size_bytes

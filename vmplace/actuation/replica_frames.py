@@ -92,10 +92,9 @@ def affordable(gfns: Gfns, most: int) -> Gfns:
     """Return the first ``most`` frames, fewer where that would cut a whole block that is not the first."""
     if most >= len(gfns):
         return gfns
-    blocks = gfns // np.uint64(BLOCK)
-    start = int(np.searchsorted(blocks, blocks[most]))
-    is_whole = np.count_nonzero(blocks == blocks[most]) == BLOCK
-    return gfns[: start if start and is_whole else most]
+    blocks = gfns[: most + BLOCK] // np.uint64(BLOCK)
+    cut = np.flatnonzero(blocks == blocks[most])
+    return gfns[: int(cut[0]) if cut[0] and len(cut) == BLOCK else most]
 
 
 def blocks_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:

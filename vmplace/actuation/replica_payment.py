@@ -14,11 +14,14 @@ COPIES = "replica_copies"
 
 
 class Payment:
-    """What was counted of one guest at the last look, and what was paid for beyond that."""
+    """What was counted of one guest at the last look, and what was paid for beyond that.
+
+    ``copies``: pages that were copies then.
+    """
 
     def __init__(self) -> None:
         self._made: int | None = None
-        self._copies = 0
+        self.copies = 0
         self._ahead_bytes = 0
 
     def due_bytes(self, statistics: Mapping[str, int], each_bytes: int) -> int:
@@ -28,7 +31,7 @@ class Payment:
         alone.
         """
         before, self._made = self._made, statistics[MADE]
-        more, self._copies = statistics[COPIES] - self._copies, statistics[COPIES]
+        more, self.copies = statistics[COPIES] - self.copies, statistics[COPIES]
         ahead, self._ahead_bytes = self._ahead_bytes, 0
         if before is None:
             return 0

@@ -16,9 +16,10 @@ from typing import Any
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.replica_calls import Ask, Attempt, ask_kvm, collapse_all, collapse_runs
-from vmplace.actuation.replica_frames import NONE, Gfns, ReplicatedFrames, affordable, runs_of, wanted_gfns
+from vmplace.actuation.replica_frames import NONE, Gfns, ReplicatedFrames, runs_of, wanted_gfns
 from vmplace.actuation.replica_patience import LOST, Patience
 from vmplace.actuation.replica_payment import COPIES, Payment
+from vmplace.actuation.replica_turns import CopyWindow, Turn
 from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Collapse, Replication
@@ -93,7 +94,7 @@ class Replicator:
             if guest is None or is_stopping():
                 continue
             try:
-                outcome, failure = self._replicate(guest, replication)
+                outcome, failure = self._replicate(guest, replication, is_stopping)
             except Exception as err:
                 failures.append(f"guest {replication.guest}: not replicated: {err}")
                 continue
@@ -173,7 +174,7 @@ class Replicator:
             if mine := self._guests.get(guest.identity):
                 self._guests[guest.identity] = replace(mine, name=guest.name)
 
-    def _replicate(self, guest: GuestTopology, wanted: Replication) -> Tried:
+    def _replicate(self, guest: GuestTopology, wanted: Replication, is_stopping: Callable[[], bool]) -> Tried:
         if guest.identity in self._owed:
             raise VmplaceError("its earlier copies are not dropped yet")
         mine = self._known(guest)
@@ -183,15 +184,14 @@ class Replicator:
             mine.patience.note_refusal(self._clock())
             raise VmplaceError("it has no node roots")
         statistics, now_ns = mine.placement.statistics(), self._clock()
-        each_bytes = PAGE_BYTES * (nodes.bit_count() - 1)
+        each_bytes = _each_bytes(nodes)
         # A call that was given up may have gone on.
         self._budget.charge(mine.payment.due_bytes(statistics, each_bytes), now_ns)
         mine.held.note_drops(sum(statistics[name] for name in DROPPED))
         asked = mine.held.missing(wanted_gfns(wanted, info.slots))
         if not mine.patience.is_over(statistics, now_ns):
             return ReplicaOutcome(guest.name, refused={SHORT_LIVED: len(asked)}), None
-        room = None if wanted.limit_bytes is None else wanted.limit_bytes - statistics[COPIES] * PAGE_BYTES
-        return self._try(mine, nodes, asked, room)
+        return self._try(mine, nodes, asked, wanted.limit_bytes, is_stopping)
 
     def _known(self, guest: GuestTopology) -> "_Guest":
         mine = self._guests.get(guest.identity)
@@ -199,30 +199,55 @@ class Replicator:
             mine = self._guests[guest.identity] = _Guest(guest.name, self._opened(guest, self._proc))
         return mine
 
-    def _try(self, mine: "_Guest", nodes: int, asked: Gfns, room_bytes: int | None) -> Tried:
-        """Ask KVM for as many copies as the budget allows, and the guest's own room, if it has a limit."""
-        cost = PAGE_BYTES * (nodes.bit_count() - 1)
-        may_bytes = self._budget.available_bytes(self._clock())
-        if room_bytes is not None:
-            may_bytes = max(0, min(may_bytes, room_bytes))
-        tried = affordable(asked, may_bytes // cost)
-        attempt = Attempt(mine.placement.fd, nodes, tried, self._asker(mine))
-        failure = _failure_of(attempt.run)
-        new = mine.held.note(attempt.tried, attempt.done, attempt.unknown)
-        refused = attempt.refused()
-        if not mine.held.any() and refused.keys() - PASSING:
+    def _try(
+        self,
+        mine: "_Guest",
+        nodes: int,
+        asked: Gfns,
+        limit_bytes: int | None,
+        is_stopping: Callable[[], bool],
+    ) -> Tried:
+        """Ask KVM for as many copies as the budget allows, and the guest's own limit, if it has one."""
+        each_bytes, failure = _each_bytes(nodes), None
+        most = self._most(mine, each_bytes, limit_bytes)
+        window = CopyWindow(asked, mine.turn, most)
+        while len(part := window.part(most)):
+            attempt = Attempt(mine.placement.fd, nodes, part, self._asker(mine))
+            failure = _failure_of(attempt.run)
+            window.note(attempt)
+            unpaid = self._pay(mine, each_bytes, attempt)
+            failure = failure or unpaid
+            if failure is not None or is_stopping():
+                break
+            most = self._most(mine, each_bytes, limit_bytes)
+        new, refused = window.end(mine.held), window.refused()
+        # Whether the rest is refused, too, is not known before its turn.
+        is_lasting = bool(refused.keys() - PASSING) and not mine.held.any()
+        if is_lasting and mine.turn.is_whole(len(asked)):
             mine.patience.note_refusal(self._clock())
-        self._pay(mine, cost, attempt)
-        return ReplicaOutcome(mine.name, new, len(asked) - len(attempt.tried), refused), failure
+        return ReplicaOutcome(mine.name, new, window.left(), refused), failure
 
-    def _pay(self, mine: "_Guest", each_bytes: int, attempt: Attempt) -> None:
-        """Take from the budget what KVM copied; where it cannot be asked, all that it may have copied."""
+    def _most(self, mine: "_Guest", each_bytes: int, limit_bytes: int | None) -> int:
+        """Return how many pages may get copies now."""
+        may_bytes = self._budget.available_bytes(self._clock())
+        if limit_bytes is not None:
+            may_bytes = max(0, min(may_bytes, limit_bytes - mine.payment.copies * PAGE_BYTES))
+        return may_bytes // each_bytes
+
+    def _pay(self, mine: "_Guest", each_bytes: int, attempt: Attempt) -> Exception | None:
+        """Take from the budget what KVM copied; where it cannot be asked, all that it may have copied.
+
+        Returns why it could not be asked.
+        """
+        failure = None
         try:
             size_bytes = mine.payment.due_bytes(mine.placement.statistics(), each_bytes)
-        except Exception:
+        except Exception as err:
+            failure = err
             most = len(attempt.done) + len(attempt.unknown)
             size_bytes = mine.payment.pay_ahead(most * each_bytes)
         self._budget.charge(size_bytes, self._clock())
+        return failure
 
     def _asker(self, mine: "_Guest") -> Ask:
         """Return what asks KVM on the guest's behalf, and gives up with HeldError."""
@@ -250,6 +275,11 @@ class Replicator:
         return len(gfns)
 
 
+def _each_bytes(nodes: int) -> int:
+    """Return what all copies of a page take: one of the nodes has the page itself."""
+    return PAGE_BYTES * (nodes.bit_count() - 1)
+
+
 def _failure_of(step: Callable[[], None]) -> Exception | None:
     """Do the step; return what it raised."""
     try:
@@ -268,3 +298,4 @@ class _Guest:
     held: ReplicatedFrames = field(default_factory=ReplicatedFrames)
     patience: Patience = field(default_factory=Patience)
     payment: Payment = field(default_factory=Payment)
+    turn: Turn = field(default_factory=Turn)

@@ -35,8 +35,9 @@ class MoveOutcome:
 class ReplicaOutcome:
     """What became of the pages of one guest that were to have copies on several nodes, in 4 KiB pages.
 
-    ``replicated`` have them now and had none before; ``left`` were not tried because the budget was used up;
-    ``refused`` counts the others by the kernel's reason.
+    ``replicated`` have them now and had none before, as far as is known; ``left`` are for later windows: the
+    budget was used up, enough was tried, or a call failed; ``refused`` counts the others by the kernel's
+    reason.
     """
 
     guest: str

@@ -78,6 +78,7 @@ class CountingKvm:
     made: int = 0
     lost: int = 0
     asked: list[int] = field(default_factory=list)
+    refusal: str = "not present"
 
     def __call__(self, fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
         status[:], self.fails_at = 0, self.fails_at - bool(nodes)
@@ -93,7 +94,7 @@ class CountingKvm:
             self.copied |= may
             if not self.fails_at:
                 raise OSError(errno.EFAULT, "made up")
-            done[at], status[at] = len(may), 0 if may == frames else STATUS.index("not present")
+            done[at], status[at] = len(may), 0 if may == frames else STATUS.index(self.refusal)
 
     def lose(self, *frames: int) -> None:
         """Drop copies of pages that were written."""

@@ -97,3 +97,5 @@ def test_a_budget_cuts_a_whole_block_only_if_nothing_comes_before() -> None:
         523,
     ]
     assert len(affordable(frames((512, 512)), 100)) == 100
+    # In turn: what comes first may have the higher numbers.
+    assert [len(affordable(frames((1024, 9), (0, 512)), most)) for most in (8, 9, 300, 521)] == [8, 9, 9, 521]

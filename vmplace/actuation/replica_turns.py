@@ -1,0 +1,81 @@
+"""Which of the frames that are to have copies does a window ask for?  All in turn, whatever KVM refuses.
+
+KVM refuses some frames each time: nothing is mapped there yet, or they are no anonymous memory.  They cost no
+budget, so a window goes on behind them, but within bounds; and the next one begins where the last one ended.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from vmplace.actuation.replica_calls import Attempt
+from vmplace.actuation.replica_frames import BLOCK, NONE, Gfns, ReplicatedFrames, affordable
+
+MOST_REFUSED, MOST_PARTS, MOST_AT_ONCE = 1 << 16, 64, 1 << 16
+"""So many frames are refused in a window until it asks for no more, in so many parts, each of so many."""
+
+
+class Turn:
+    """Where the questions of one guest's frames go on, and how many were refused since one was not."""
+
+    def __init__(self) -> None:
+        self.next_gfn = 0
+        self._refused = 0
+
+    def note(self, tried: int, *, is_vain: bool) -> None:
+        """Note of how many frames KVM was asked for copies, and whether none has some."""
+        self._refused = self._refused + tried if is_vain else 0
+
+    def is_whole(self, asked: int) -> bool:
+        """Tell whether all that are ``asked`` for were refused, one after the other; count anew then."""
+        is_whole = self._refused >= asked
+        self._refused = 0 if is_whole else self._refused
+        return is_whole
+
+
+class CopyWindow:
+    """What one window asks for, part by part: a part is what the budget pays for if KVM copies all of it."""
+
+    def __init__(self, asked: Gfns, turn: Turn, most: int) -> None:
+        """``asked``: ascending.  ``most``: how many the budget pays for."""
+        # Where it may be, blocks are asked for as a whole: they may be huge pages.
+        begin = turn.next_gfn // BLOCK * BLOCK if most >= BLOCK else turn.next_gfn
+        at = int(np.searchsorted(asked, np.uint64(begin)))
+        self._order: Gfns = np.concatenate((asked[at:], asked[:at]))
+        self._turn = turn
+        self._upto = self._refused = 0
+        self._attempts: list[Attempt] = []
+
+    def part(self, most: int) -> Gfns:
+        """Return which frames to ask for now, ascending; none: no more in this window."""
+        if self._refused >= MOST_REFUSED or len(self._attempts) >= MOST_PARTS:
+            return NONE
+        return np.sort(affordable(self._order[self._upto :], min(most, MOST_AT_ONCE)))
+
+    def note(self, attempt: Attempt) -> None:
+        """Note what came of a part; where a call failed, the next question goes on behind the part, too."""
+        self._attempts.append(attempt)
+        self._upto += len(attempt.gfns)
+        self._refused += len(attempt.tried) - len(attempt.done)
+        self._turn.next_gfn = int(self._order[self._upto - 1]) + 1
+
+    def end(self, held: ReplicatedFrames) -> int:
+        """Note in ``held`` what came of all parts; return how many frames have copies that had none."""
+        tried, done, unknown = (
+            np.concatenate([NONE, *(getattr(one, name) for one in self._attempts)])
+            for name in ("tried", "done", "unknown")
+        )
+        self._turn.note(len(tried), is_vain=not len(done))
+        return held.note(tried, done, unknown)
+
+    def left(self) -> int:
+        """Return how many frames were not asked for."""
+        return len(self._order) - sum(len(one.tried) for one in self._attempts)
+
+    def refused(self) -> Mapping[str, int]:
+        """Return how many were refused for what."""
+        counts: Counter[str] = Counter()
+        for one in self._attempts:
+            counts.update(one.refused())
+        return dict(counts)

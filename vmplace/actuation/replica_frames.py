@@ -21,12 +21,15 @@ class ReplicatedFrames:
     """The frames that were replicated lately: eight bytes for each.
 
     KVM drops copies of pages that are written, or when memory is short, and tells how many, but not which.
-    Then all that are held are in doubt, and are asked for again, some at a time.
+    Then all that are held are in doubt.  They are asked for again, some at a time, in turn: a frame is in
+    doubt until it was asked for, whatever is dropped meanwhile.
     """
 
     def __init__(self) -> None:
-        self._frames: Gfns = np.zeros(0, np.uint64)
-        self._doubted: Gfns = np.zeros(0, np.uint64)
+        self._frames: Gfns = NONE
+        self._doubted: Gfns = NONE
+        self._again: Gfns = NONE
+        self._next_again = np.uint64(0)
         self._dropped = 0
 
     def note(self, tried: Gfns, done: Gfns, unsure: Gfns = NONE) -> int:
@@ -38,8 +41,19 @@ class ReplicatedFrames:
         new = np.setdiff1d(done, self._frames, assume_unique=True)
         others = np.setdiff1d(self._frames, tried, assume_unique=True)
         self._frames = np.union1d(others, np.union1d(done, unsure))
-        self._doubted = np.union1d(self._doubted, unsure)
+        in_doubt = np.setdiff1d(self._doubted, tried, assume_unique=True)
+        self._doubted = np.union1d(in_doubt, unsure)
+        self._go_on(tried)
         return len(new)
+
+    def _go_on(self, tried: Gfns) -> None:
+        """Have the next question of what is in doubt begin with the first that was left out of the last."""
+        left = self._again[~np.isin(self._again, tried)]
+        if len(left):
+            self._next_again = left[0]
+        elif len(self._again):
+            self._next_again = self._again[-1] + np.uint64(1)
+        self._again = NONE
 
     def any(self) -> bool:
         """Tell whether any frame has copies."""
@@ -49,6 +63,7 @@ class ReplicatedFrames:
         """Forget those of ``gfns`` that have copies, and return them, ascending."""
         taken = np.intersect1d(self._frames, gfns, assume_unique=True)
         self._frames = np.setdiff1d(self._frames, taken, assume_unique=True)
+        self._doubted = np.setdiff1d(self._doubted, taken, assume_unique=True)
         return taken
 
     def note_drops(self, dropped: int) -> None:
@@ -58,9 +73,15 @@ class ReplicatedFrames:
 
     def missing(self, gfns: Gfns) -> Gfns:
         """Return those of ``gfns``, ascending, to ask for: that have no copies, or are in doubt."""
-        again = np.intersect1d(gfns, self._doubted, assume_unique=True)[:MOST_DOUBTED]
-        self._doubted = np.setdiff1d(self._doubted, again, assume_unique=True)
-        return np.union1d(np.setdiff1d(gfns, self._frames, assume_unique=True), again)
+        doubted = np.intersect1d(gfns, self._doubted, assume_unique=True)
+        self._again = from_on(doubted, self._next_again)[:MOST_DOUBTED]
+        return np.union1d(np.setdiff1d(gfns, self._frames, assume_unique=True), self._again)
+
+
+def from_on(gfns: Gfns, first: np.uint64) -> Gfns:
+    """Return the frames, ascending, in turn: from ``first`` on, and then those before it."""
+    at = int(np.searchsorted(gfns, first))
+    return np.concatenate((gfns[at:], gfns[:at]))
 
 
 def wanted_gfns(wanted: Replication | Collapse, slots: Iterable[Slot]) -> Gfns:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from vmplace.actuation.replica_calls import Attempt
-from vmplace.actuation.replica_frames import BLOCK, NONE, Gfns, ReplicatedFrames, affordable
+from vmplace.actuation.replica_frames import BLOCK, NONE, Gfns, ReplicatedFrames, affordable, from_on
 
 MOST_REFUSED, MOST_PARTS, MOST_AT_ONCE = 1 << 16, 64, 1 << 16
 """So many frames are refused in a window until it asks for no more, in so many parts, each of so many."""
@@ -41,8 +41,7 @@ class CopyWindow:
         """``asked``: ascending.  ``most``: how many the budget pays for."""
         # Where it may be, blocks are asked for as a whole: they may be huge pages.
         begin = turn.next_gfn // BLOCK * BLOCK if most >= BLOCK else turn.next_gfn
-        at = int(np.searchsorted(asked, np.uint64(begin)))
-        self._order: Gfns = np.concatenate((asked[at:], asked[:at]))
+        self._order = from_on(asked, np.uint64(begin))
         self._turn = turn
         self._upto = self._refused = 0
         self._attempts: list[Attempt] = []

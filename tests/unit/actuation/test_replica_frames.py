@@ -9,6 +9,7 @@ from vmplace.actuation.replica_frames import (
     ReplicatedFrames,
     affordable,
     blocks_of,
+    from_on,
     runs_of,
     wanted_gfns,
 )
@@ -36,19 +37,50 @@ def test_what_no_slot_maps_and_the_view_of_smm_are_left_out() -> None:
 
 def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some() -> None:
     held, frames = ReplicatedFrames(), np.array([3, 5, 9], np.uint64)
-    assert held.note(frames, np.array([9, 3], np.uint64)) == 2
+    done = np.array([9, 3], np.uint64)
+    assert held.note(frames, done) == 2
     asked = []
     for dropped in (0, 1, 1, 3):
         held.note_drops(dropped)
         asked.append(held.missing(frames).tolist())
+        held.note(np.array(asked[-1], np.uint64), done)
     assert asked == [[5], [3, 5, 9], [5], [3, 5, 9]]
 
 
 def test_frames_in_doubt_are_asked_for_some_at_a_time() -> None:
-    held, frames = ReplicatedFrames(), np.arange(2 * MOST_DOUBTED + 1, dtype=np.uint64)
+    held, frames, counts = ReplicatedFrames(), np.arange(2 * MOST_DOUBTED + 1, dtype=np.uint64), []
     held.note(frames, frames)
     held.note_drops(1)
-    assert [len(held.missing(frames)) for _ in range(4)] == [MOST_DOUBTED, MOST_DOUBTED, 1, 0]
+    for _ in range(4):
+        asked = held.missing(frames)
+        held.note(asked, asked)
+        counts.append(len(asked))
+    assert counts == [MOST_DOUBTED, MOST_DOUBTED, 1, 0]
+
+
+def test_frames_in_doubt_are_so_until_they_were_asked_for() -> None:
+    held, frames = ReplicatedFrames(), np.array([3, 5, 9], np.uint64)
+    held.note(frames, frames)
+    held.note_drops(1)
+    # The budget pays for none of them, then for one, which turns out to have lost its copies.
+    held.note(held.missing(frames)[:0], frames[:0])
+    held.note(held.missing(frames)[:1], frames[:0])
+    assert held.missing(frames).tolist() == [3, 5, 9]
+    held.note(frames, frames)
+    assert held.missing(frames).tolist() == []
+
+
+def test_all_frames_in_doubt_come_to_their_turn_though_copies_are_dropped_each_time() -> None:
+    held, frames, asked = ReplicatedFrames(), np.arange(3 * MOST_DOUBTED, dtype=np.uint64), set[int]()
+    held.note(frames, frames)
+    first = np.uint64(0)
+    for dropped in range(1, 7):
+        held.note_drops(dropped)
+        # Not all of them are paid for.
+        part = from_on(held.missing(frames), first)[: MOST_DOUBTED // 2]
+        held.note(part, part)
+        asked, first = asked | set(part.tolist()), part[-1] + np.uint64(1)
+    assert len(asked) == len(frames)
 
 
 def test_frames_that_lost_their_copies_count_anew() -> None:
@@ -70,7 +102,8 @@ def test_frames_side_by_side_are_dropped_by_the_run() -> None:
 
 
 def frames(*runs: tuple[int, int]) -> Any:
-    return np.concatenate([np.arange(first, first + count, dtype=np.uint64) for first, count in runs])
+    each = [np.arange(first, first + count, dtype=np.uint64) for first, count in runs]
+    return np.concatenate([np.zeros(0, np.uint64), *each])
 
 
 def test_whole_blocks_are_asked_for_in_one_range_as_they_may_be_huge_pages() -> None:

@@ -40,9 +40,9 @@ class ReplicatedFrames:
         """
         new = np.setdiff1d(done, self._frames, assume_unique=True)
         others = np.setdiff1d(self._frames, tried, assume_unique=True)
-        self._frames = np.union1d(others, np.union1d(done, unsure))
+        self._frames = united(others, done, unsure)
         in_doubt = np.setdiff1d(self._doubted, tried, assume_unique=True)
-        self._doubted = np.union1d(in_doubt, unsure)
+        self._doubted = united(in_doubt, unsure)
         self._go_on(tried)
         return len(new)
 
@@ -75,7 +75,16 @@ class ReplicatedFrames:
         """Return those of ``gfns``, ascending, to ask for: that have no copies, or are in doubt."""
         doubted = np.intersect1d(gfns, self._doubted, assume_unique=True)
         self._again = from_on(doubted, self._next_again)[:MOST_DOUBTED]
-        return np.union1d(np.setdiff1d(gfns, self._frames, assume_unique=True), self._again)
+        return united(np.setdiff1d(gfns, self._frames, assume_unique=True), self._again)
+
+
+def united(*parts: Gfns) -> Gfns:
+    """Return all frames of some lists, each once, ascending.
+
+    The parts are in order mostly, so that to sort them takes a hundredth of what np.unique takes.
+    """
+    gfns = np.sort(np.concatenate((NONE, *parts)), kind="stable")
+    return gfns[np.append(gfns[1:] != gfns[:-1], True)] if len(gfns) else gfns
 
 
 def from_on(gfns: Gfns, first: np.uint64) -> Gfns:
@@ -93,7 +102,7 @@ def wanted_gfns(wanted: Replication | Collapse, slots: Iterable[Slot]) -> Gfns:
         if not slot.as_id and inside.any():
             offset = (hvas[inside] - np.uint64(slot.hva)) // np.uint64(PAGE_BYTES)
             found.append(offset + np.uint64(slot.base_gfn))
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
+    return united(*found)
 
 
 def runs_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:

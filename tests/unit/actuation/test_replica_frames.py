@@ -11,6 +11,7 @@ from vmplace.actuation.replica_frames import (
     blocks_of,
     from_on,
     runs_of,
+    united,
     wanted_gfns,
 )
 from vmplace.policy.plan import Replication
@@ -81,6 +82,11 @@ def test_all_frames_in_doubt_come_to_their_turn_though_copies_are_dropped_each_t
         held.note(part, part)
         asked, first = asked | set(part.tolist()), part[-1] + np.uint64(1)
     assert len(asked) == len(frames)
+
+
+def test_lists_of_frames_are_united_in_order() -> None:
+    assert united(frames((7, 2), (1, 2)), frames((2, 3)), frames()).tolist() == [1, 2, 3, 4, 7, 8]
+    assert united().tolist() == []
 
 
 def test_frames_that_lost_their_copies_count_anew() -> None:

@@ -1,0 +1,147 @@
+"""One guest's copies: what is remembered of them, and how more are made within the budget."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from vmplace.actuation.budget import Budget
+from vmplace.actuation.replica_calls import Ask, Attempt, collapse_all, collapse_runs
+from vmplace.actuation.replica_frames import NONE, Gfns, ReplicatedFrames, runs_of, wanted_gfns
+from vmplace.actuation.replica_patience import Patience
+from vmplace.actuation.replica_payment import Payment
+from vmplace.actuation.replica_turns import CopyWindow, Turn
+from vmplace.actuation.result import ReplicaOutcome
+from vmplace.errors import VmplaceError
+from vmplace.policy.plan import Collapse, Replication
+from vmplace.topology.guest import PAGE_BYTES
+from vmplace.topology.placement import Placement
+
+DROPPED = ("collapsed_pages", "released_pages")
+"""KVM's statistics of frames whose copies it dropped."""
+SHORT_LIVED = "copies short-lived"
+"""Why pages were not tried: copies of this guest's pages did not last (replica_patience.py)."""
+PASSING = frozenset({"busy", "not present", "backing off", "written", "interrupted"})
+"""Reasons that another page, or the next window, does not have."""
+Tried = tuple[ReplicaOutcome, Exception | None]
+"""What became of the pages of a guest, and what ended it early."""
+
+
+@dataclass(frozen=True)
+class CopyTools:
+    """What the copies of all guests are made with."""
+
+    budget: Budget
+    clock: Callable[[], int]
+    ask: Ask
+
+
+@dataclass(frozen=True)
+class ReplicatedGuest:
+    """What is remembered of one guest."""
+
+    name: str
+    placement: Placement
+    tools: CopyTools
+    held: ReplicatedFrames = field(default_factory=ReplicatedFrames)
+    patience: Patience = field(default_factory=Patience)
+    payment: Payment = field(default_factory=Payment)
+    turn: Turn = field(default_factory=Turn)
+
+    def replicate(self, wanted: Replication, is_stopping: Callable[[], bool]) -> Tried:
+        """Give pages copies, as far as budget and limit go, and what KVM lets have some."""
+        info = self.placement.info()
+        nodes = sum(1 << nid for nid in wanted.nids) & info.root_nodes
+        if nodes.bit_count() < 2:
+            self.patience.note_refusal(self.tools.clock())
+            raise VmplaceError("it has no node roots")
+        statistics, now_ns = self.placement.statistics(), self.tools.clock()
+        # A call that was given up may have gone on.
+        self.tools.budget.charge(self.payment.due_bytes(statistics, _each_bytes(nodes)), now_ns)
+        self.held.note_drops(sum(statistics[name] for name in DROPPED))
+        asked = self.held.missing(wanted_gfns(wanted, info.slots))
+        if not self.patience.is_over(statistics, now_ns):
+            return ReplicaOutcome(self.name, refused={SHORT_LIVED: len(asked)}), None
+        return self._try(nodes, asked, wanted.limit_bytes, is_stopping)
+
+    def drop(self, unwanted: Collapse) -> int:
+        """Drop the copies of these pages that were made lately; return of how many.
+
+        VmplaceError, or OSError when the VM is dead: its replicas are freed.
+        """
+        if not self.held.any():
+            return 0
+        gfns = self.held.take(wanted_gfns(unwanted, self.placement.info().slots))
+        try:
+            collapse_runs(self.placement.fd, *runs_of(gfns), self._ask)
+        except Exception:
+            # Some may be there still: the next plan may ask for them again.
+            self.held.note(gfns, NONE, unsure=gfns)
+            raise
+        return len(gfns)
+
+    def drop_all(self) -> None:
+        """Drop all copies; raises as ``drop`` does."""
+        collapse_all(self.placement, self._ask)
+
+    def _try(
+        self, nodes: int, asked: Gfns, limit_bytes: int | None, is_stopping: Callable[[], bool]
+    ) -> Tried:
+        """Ask KVM for copies, part by part."""
+        each_bytes = _each_bytes(nodes)
+        most = self._most(each_bytes, limit_bytes)
+        window, failure = CopyWindow(asked, self.turn, most), None
+        while failure is None and len(part := window.part(most)):
+            attempt = Attempt(self.placement.fd, nodes, part, self._ask)
+            failure = _failure_of(attempt.run)
+            window.note(attempt)
+            unpaid = self._pay(each_bytes, attempt)
+            failure = failure or unpaid
+            if is_stopping():
+                break
+            most = self._most(each_bytes, limit_bytes)
+        new, refused = window.end(self.held), window.refused()
+        # Whether the rest is refused, too, is not known before its turn.
+        is_lasting = bool(refused.keys() - PASSING) and not self.held.any()
+        if is_lasting and self.turn.is_whole(len(asked)):
+            self.patience.note_refusal(self.tools.clock())
+        return ReplicaOutcome(self.name, new, window.left(), refused), failure
+
+    def _most(self, each_bytes: int, limit_bytes: int | None) -> int:
+        """Return how many pages may get copies now."""
+        may_bytes = self.tools.budget.available_bytes(self.tools.clock())
+        if limit_bytes is not None:
+            may_bytes = max(0, min(may_bytes, limit_bytes - self.payment.copies * PAGE_BYTES))
+        return may_bytes // each_bytes
+
+    def _pay(self, each_bytes: int, attempt: Attempt) -> Exception | None:
+        """Take from the budget what KVM copied; where it cannot be asked, all that it may have copied.
+
+        Returns why it could not be asked.
+        """
+        failure = None
+        try:
+            size_bytes = self.payment.due_bytes(self.placement.statistics(), each_bytes)
+        except Exception as err:
+            failure = err
+            most = len(attempt.done) + len(attempt.unknown)
+            size_bytes = self.payment.pay_ahead(most * each_bytes)
+        self.tools.budget.charge(size_bytes, self.tools.clock())
+        return failure
+
+    def _ask(self, _fd: int, *rest: Any) -> None:
+        """Ask KVM on the guest's behalf; gives up with HeldError."""
+        self.placement.call(lambda own: self.tools.ask(own, *rest))
+
+
+def _each_bytes(nodes: int) -> int:
+    """Return what all copies of a page take: one of the nodes has the page itself."""
+    return PAGE_BYTES * (nodes.bit_count() - 1)
+
+
+def _failure_of(step: Callable[[], None]) -> Exception | None:
+    """Do the step; return what it raised."""
+    try:
+        step()
+    except Exception as err:
+        return err
+    return None

@@ -31,7 +31,7 @@ STATUS = (
 MOST_RANGES = 1024
 MOST_PAGES = 8 * BLOCK
 """Per call, so that an order to stop need not wait for long."""
-OK, BUSY = STATUS.index("ok"), STATUS.index("busy")
+OK, BUSY, NO_MEMORY = (STATUS.index(word) for word in ("ok", "busy", "no memory"))
 INTERRUPTED = -1
 """The status of what KVM was not asked for, or did not come to."""
 MOST_STILL = 3
@@ -83,6 +83,12 @@ class Attempt:
     def unknown(self) -> Gfns:
         """Return those that may have copies: a call failed, and nobody knows."""
         return self.gfns[self.unsure]
+
+    @property
+    def lacking(self) -> Gfns:
+        """Return those for which there was no memory: what copies they had they keep."""
+        lacking: Gfns = self.gfns[(self.status == NO_MEMORY) & ~self.has & ~self.unsure]
+        return lacking
 
     def refused(self) -> dict[str, int]:
         """Return how many were refused for what."""

@@ -21,8 +21,9 @@ class ReplicatedFrames:
     """The frames that were replicated lately: eight bytes for each.
 
     KVM drops copies of pages that are written, or when memory is short, and tells how many, but not which.
-    Then all that are held are in doubt.  They are asked for again, some at a time, in turn: a frame is in
-    doubt until it was asked for, whatever is dropped meanwhile.
+    Then all that are held are in doubt, as they are where one more node is to have copies.  They are asked
+    for again, some at a time, in turn: a frame is in doubt until it was asked for, whatever is dropped
+    meanwhile.
     """
 
     def __init__(self) -> None:
@@ -30,15 +31,16 @@ class ReplicatedFrames:
         self._doubted: Gfns = NONE
         self._again: Gfns = NONE
         self._next_again = np.uint64(0)
-        self._dropped = 0
+        self._dropped = self._nodes = 0
 
-    def note(self, tried: Gfns, done: Gfns, unsure: Gfns = NONE) -> int:
+    def note(self, tried: Gfns, done: Gfns, unsure: Gfns = NONE, lacking: Gfns = NONE) -> int:
         """Note which of the frames that were tried have copies; return how many had none before.
 
         ``unsure``: those that may have some, which nobody knows.  They count as held, to be dropped with the
-        others, and are in doubt.
+        others, and are in doubt.  So do those ``lacking`` further copies that had some: they keep these.
         """
         new = np.setdiff1d(done, self._frames, assume_unique=True)
+        unsure = united(unsure, np.intersect1d(lacking, self._frames, assume_unique=True))
         others = np.setdiff1d(self._frames, tried, assume_unique=True)
         self._frames = united(others, done, unsure)
         in_doubt = np.setdiff1d(self._doubted, tried, assume_unique=True)
@@ -70,6 +72,12 @@ class ReplicatedFrames:
         """Doubt all frames, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
         if dropped != self._dropped:
             self._doubted, self._dropped = self._frames, dropped
+
+    def note_nodes(self, nodes: int) -> None:
+        """Doubt all frames, if ``nodes`` (a bitmap) that are to have copies are not only those of before."""
+        if nodes & ~self._nodes:
+            self._doubted = self._frames
+        self._nodes = nodes
 
     def missing(self, gfns: Gfns) -> Gfns:
         """Return those of ``gfns``, ascending, to ask for: that have no copies, or are in doubt."""

@@ -61,12 +61,12 @@ class CopyWindow:
 
     def end(self, held: ReplicatedFrames) -> int:
         """Note in ``held`` what came of all parts; return how many frames have copies that had none."""
-        tried, done, unknown = (
+        tried, done, unknown, lacking = (
             np.concatenate([NONE, *(getattr(one, name) for one in self._attempts)])
-            for name in ("tried", "done", "unknown")
+            for name in ("tried", "done", "unknown", "lacking")
         )
         self._turn.note(len(tried), is_vain=not len(done))
-        return held.note(tried, done, unknown)
+        return held.note(tried, done, unknown, lacking)
 
     def left(self) -> int:
         """Return how many frames were not asked for."""

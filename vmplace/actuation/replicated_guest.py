@@ -58,6 +58,7 @@ class ReplicatedGuest:
         # A call that was given up may have gone on.
         self.tools.budget.charge(self.payment.due_bytes(statistics, _each_bytes(nodes)), now_ns)
         self.held.note_drops(sum(statistics[name] for name in DROPPED))
+        self.held.note_nodes(nodes)
         asked = self.held.missing(wanted_gfns(wanted, info.slots))
         if not self.patience.is_over(statistics, now_ns):
             return ReplicaOutcome(self.name, refused={SHORT_LIVED: len(asked)}), None
@@ -90,16 +91,19 @@ class ReplicatedGuest:
         each_bytes = _each_bytes(nodes)
         most = self._most(each_bytes, limit_bytes)
         window, failure = CopyWindow(asked, self.turn, most), None
-        while failure is None and len(part := window.part(most)):
-            attempt = Attempt(self.placement.fd, nodes, part, self._ask)
-            failure = _failure_of(attempt.run)
-            window.note(attempt)
-            unpaid = self._pay(each_bytes, attempt)
-            failure = failure or unpaid
-            if is_stopping():
-                break
-            most = self._most(each_bytes, limit_bytes)
-        new, refused = window.end(self.held), window.refused()
+        try:
+            while failure is None and len(part := window.part(most)):
+                attempt = Attempt(self.placement.fd, nodes, part, self._ask)
+                failure = _failure_of(attempt.run)
+                window.note(attempt)
+                unpaid = self._pay(each_bytes, attempt)
+                failure = failure or unpaid
+                if is_stopping():
+                    break
+                most = self._most(each_bytes, limit_bytes)
+        finally:
+            # Whatever ended it: what was copied is to be dropped one day.
+            new, refused = window.end(self.held), window.refused()
         # Whether the rest is refused, too, is not known before its turn.
         is_lasting = bool(refused.keys() - PASSING) and not self.held.any()
         if is_lasting and self.turn.is_whole(len(asked)):

@@ -30,7 +30,7 @@ class OneSlot:
 
     def info(self) -> Any:
         return SimpleNamespace(
-            root_nodes=0b11, slots=[SimpleNamespace(as_id=0, base_gfn=0, npages=self.npages, hva=1 << 32)]
+            root_nodes=0b111, slots=[SimpleNamespace(as_id=0, base_gfn=0, npages=self.npages, hva=1 << 32)]
         )
 
     def statistics(self) -> dict[str, int]:

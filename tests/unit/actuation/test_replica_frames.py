@@ -48,6 +48,22 @@ def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some()
     assert asked == [[5], [3, 5, 9], [5], [3, 5, 9]]
 
 
+def test_where_one_more_node_is_to_have_copies_all_frames_are_asked_for_again_and_keep_what_they_have() -> (
+    None
+):
+    held, frames, none = ReplicatedFrames(), np.array([3, 5, 9], np.uint64), np.zeros(0, np.uint64)
+    asked = []
+    for nodes in (0b011, 0b011, 0b111, 0b011, 0b111):
+        held.note_nodes(nodes)
+        asked.append(held.missing(frames).tolist())
+        held.note(held.missing(frames), frames)
+    assert asked == [[3, 5, 9], [], [3, 5, 9], [], [3, 5, 9]]
+    # For want of memory two get none on the third node; one of them is not known to have any.
+    held.take(frames[:1])
+    held.note(frames, frames[2:], none, frames[:2])
+    assert held.missing(frames).tolist() == [3, 5] and held.take(frames).tolist() == [5, 9]
+
+
 def test_frames_in_doubt_are_asked_for_some_at_a_time() -> None:
     held, frames, counts = ReplicatedFrames(), np.arange(2 * MOST_DOUBTED + 1, dtype=np.uint64), []
     held.note(frames, frames)

@@ -9,6 +9,7 @@ import numpy as np
 from tests.unit.actuation.child_guest import guest_of
 from tests.unit.actuation.copying_kvm import COPIES, HVA, CountingKvm, OneSlot
 from vmplace.actuation.budget import Budget
+from vmplace.actuation.replica_payment import Payment
 from vmplace.actuation.replicator import Replicator
 from vmplace.policy.plan import Collapse
 
@@ -57,3 +58,20 @@ def test_where_kvm_cannot_be_asked_all_that_it_may_have_copied_is_paid_for_once(
     more = replace(COPIES, npages=np.array([8], np.int32))
     replicator.apply([more], {"db1": guest})
     assert budget.available_bytes(0) == 507 * 4096 and len(kvm.copied) == 5
+
+
+def test_copies_on_one_more_node_are_paid_for_though_kvm_counts_no_new_page() -> None:
+    payment, due = Payment(), []
+    for made, copies in ((10, 10), (14, 14), (14, 18), (14, 12), (15, 13)):
+        counted = {"replicated_pages": made, "replica_copies": copies}
+        due.append(payment.due_bytes(counted, 2 * 4096) // 4096)
+    assert due == [0, 8, 4, 0, 2]
+
+
+def test_what_was_copied_is_known_though_the_order_to_stop_fails() -> None:
+    kvm, guest = CountingKvm(refused={0}), guest_of(os.getpid(), 1 << 32, 8)
+    slot = OneSlot(kvm=kvm)
+    replicator = Replicator(Budget(None), lambda: 0, opened=lambda *_: slot, ask=kvm)  # type: ignore[arg-type]
+    orders = iter((False,))
+    assert replicator.apply([COPIES], {"db1": guest}, lambda: next(orders))[1]
+    assert kvm.copied and replicator.drop(Collapse("db1", HVA, COPIES.npages, "test"), guest) == 3

@@ -115,3 +115,12 @@ def test_a_guest_is_let_go_by_whatever_name_it_had_and_goes_by_its_present_one()
     assert opened[0].is_closed and dropped == [(0, [0])]
     replicator.apply((), {"web": second})
     assert replicator.release(second).reported == ("web: replicas dropped",) and opened[1].is_closed
+
+
+def test_vcpus_that_come_to_one_more_node_have_it_get_copies_as_well():
+    kvm = Kvm()
+    replicator, guest, _ = a_replicator(kvm)
+    more = replace(COPIES, nids=(0, 1, 2))
+    for _ in range(2):
+        assert not replicator.apply([more], {"db1": guest})[1]
+    assert kvm.dropped == [(0b011, [0, 1, 2, 3]), (0b111, [0, 1, 2, 3])]

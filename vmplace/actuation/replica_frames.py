@@ -61,6 +61,14 @@ class ReplicatedFrames:
         """Tell whether any frame has copies."""
         return bool(len(self._frames))
 
+    def among(self, first: Gfns, end: Gfns) -> Gfns:
+        """Return the frames held that lie in these runs, by first frame and by the one after the last."""
+        order = np.argsort(first, kind="stable")
+        first, end = first[order], np.maximum.accumulate(end[order])
+        at = np.searchsorted(first, self._frames, side="right").astype(np.intp) - 1
+        found: Gfns = self._frames[(at >= 0) & (self._frames < np.append(end, np.uint64(0))[at])]
+        return found
+
     def take(self, gfns: Gfns) -> Gfns:
         """Forget those of ``gfns`` that have copies, and return them, ascending."""
         taken = np.intersect1d(self._frames, gfns, assume_unique=True)
@@ -101,7 +109,20 @@ def from_on(gfns: Gfns, first: np.uint64) -> Gfns:
     return np.concatenate((gfns[at:], gfns[:at]))
 
 
-def wanted_gfns(wanted: Replication | Collapse, slots: Iterable[Slot]) -> Gfns:
+def runs_in(pages: Collapse, slots: Iterable[Slot]) -> tuple[Gfns, Gfns]:
+    """Return the runs of guest frames of these pages: the first of each, and the one after its last."""
+    end = pages.hva + pages.npages.astype(np.uint64) * np.uint64(PAGE_BYTES)
+    firsts, ends = [NONE], [NONE]
+    for slot in (slot for slot in slots if not slot.as_id):
+        begin, stop = np.uint64(slot.hva), np.uint64(slot.hva + slot.npages * PAGE_BYTES)
+        inside = (pages.hva < stop) & (end > begin)
+        for found, hva in ((firsts, pages.hva[inside]), (ends, end[inside])):
+            offset = (np.clip(hva, begin, stop) - begin) // np.uint64(PAGE_BYTES)
+            found.append(offset + np.uint64(slot.base_gfn))
+    return np.concatenate(firsts), np.concatenate(ends)
+
+
+def wanted_gfns(wanted: Replication, slots: Iterable[Slot]) -> Gfns:
     """Return the guest frames of the wanted pages, ascending; pages that no slot maps are left out."""
     hvas = np.repeat(wanted.hva, wanted.npages) + _steps(wanted.npages) * np.uint64(PAGE_BYTES)
     found = []

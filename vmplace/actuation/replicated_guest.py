@@ -6,7 +6,7 @@ from typing import Any
 
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.replica_calls import Ask, Attempt, collapse_all, collapse_runs
-from vmplace.actuation.replica_frames import NONE, Gfns, ReplicatedFrames, runs_of, wanted_gfns
+from vmplace.actuation.replica_frames import NONE, Gfns, ReplicatedFrames, runs_in, runs_of, wanted_gfns
 from vmplace.actuation.replica_patience import Patience
 from vmplace.actuation.replica_payment import Payment
 from vmplace.actuation.replica_turns import CopyWindow, Turn
@@ -71,7 +71,7 @@ class ReplicatedGuest:
         """
         if not self.held.any():
             return 0
-        gfns = self.held.take(wanted_gfns(unwanted, self.placement.info().slots))
+        gfns = self.held.take(self.held.among(*runs_in(unwanted, self.placement.info().slots)))
         try:
             collapse_runs(self.placement.fd, *runs_of(gfns), self._ask)
         except Exception:

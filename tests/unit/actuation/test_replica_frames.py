@@ -10,11 +10,12 @@ from vmplace.actuation.replica_frames import (
     affordable,
     blocks_of,
     from_on,
+    runs_in,
     runs_of,
     united,
     wanted_gfns,
 )
-from vmplace.policy.plan import Replication
+from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.placement import Slot
 
 HVA = 0x7F00_0000_0000
@@ -115,6 +116,26 @@ def test_frames_whose_copies_were_dropped_are_held_no_more() -> None:
     held.note(frames, frames)
     assert held.take(np.array([4, 5, 9], np.uint64)).tolist() == [5, 9]
     assert held.any() and held.take(frames).tolist() == [3] and not held.any()
+
+
+def test_frames_held_are_found_by_runs_of_pages_however_long_these_are() -> None:
+    slots = [Slot(0, 16, HVA, 0), Slot(0, 16, HVA, 1), Slot(1 << 20, 1 << 40, HVA + 16 * 4096, 0)]
+    held, some = ReplicatedFrames(), frames((3, 1), (5, 1), (15, 1), (1 << 20, 2), ((1 << 20) + 9, 1))
+    assert held.among(*runs_in(dropped((0, 1 << 30)), slots)).tolist() == []
+    held.note(some, some)
+    for runs, found in (
+        (((0, 1 << 30),), some.tolist()),
+        (((15, 2), (0, 4)), [3, 15, 1 << 20]),
+        (((4, 1), (6, 9), (18, 7)), []),
+        (((5, 1), (25, 1)), [5, (1 << 20) + 9]),
+        ((), []),
+    ):
+        assert held.among(*runs_in(dropped(*runs), slots)).tolist() == found
+
+
+def dropped(*runs: tuple[int, int]) -> Collapse:
+    hva = np.array([HVA + first * 4096 for first, _ in runs], np.uint64)
+    return Collapse("db1", hva, np.array([count for _, count in runs], np.int32), "test")
 
 
 def test_frames_side_by_side_are_dropped_by_the_run() -> None:

@@ -53,7 +53,9 @@ class ReplicatedGuest:
         nodes = sum(1 << nid for nid in wanted.nids) & info.root_nodes
         if nodes.bit_count() < 2:
             self.patience.note_refusal(self.tools.clock())
-            raise VmplaceError("it has no node roots")
+            nids = ", ".join(map(str, wanted.nids))
+            who = f"of nodes {nids} fewer than two have" if info.root_nodes else "it has no"
+            raise VmplaceError(f"{who} node roots")
         statistics, now_ns = self.placement.statistics(), self.tools.clock()
         # A call that was given up may have gone on.
         self.tools.budget.charge(self.payment.due_bytes(statistics, _each_bytes(nodes)), now_ns)

@@ -124,3 +124,19 @@ def test_vcpus_that_come_to_one_more_node_have_it_get_copies_as_well():
     for _ in range(2):
         assert not replicator.apply([more], {"db1": guest})[1]
     assert kvm.dropped == [(0b011, [0, 1, 2, 3]), (0b111, [0, 1, 2, 3])]
+
+
+def test_where_nodes_have_no_roots_for_now_copies_stay_and_the_reason_names_the_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    replicator, guest, slot = a_replicator(kvm := Kvm())
+    info = slot.info()
+    for roots, reason in (
+        (0b10, "of nodes 0, 1 fewer than two have node roots"),
+        (0, "it has no node roots"),
+    ):
+        info.root_nodes = roots
+        monkeypatch.setattr(slot, "info", lambda: info)
+        _, (failure,) = replicator.apply([COPIES], {"db1": guest})
+        assert failure == f"guest db1: not replicated: {reason}"
+    assert all(nodes for nodes, _ in kvm.dropped)

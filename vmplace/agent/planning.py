@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import replace
 
 from vmplace.agent.clock import Clock
+from vmplace.policy.lone_copies import lone_copies
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
 from vmplace.policy.vcpu_forecast import weighed_vcpus
 from vmplace.policy.vcpu_ties import plan_vcpus, with_vcpus
@@ -37,8 +38,13 @@ def planned(policy: Policy, snapshot: Snapshot, blame: Blame) -> PlacementPlan:
 def _planned(policy: Policy, snapshot: Snapshot) -> PlacementPlan:
     vcpu_moves = plan_vcpus(snapshot)
     # Memory belongs where the vCPUs will be.
-    plan = policy(with_vcpus(snapshot, vcpu_moves))
-    return replace(plan, vcpu_moves=(*weighed_vcpus(snapshot, vcpu_moves), *plan.vcpu_moves))
+    after = with_vcpus(snapshot, vcpu_moves)
+    plan = policy(after)
+    return replace(
+        plan,
+        vcpu_moves=(*weighed_vcpus(snapshot, vcpu_moves), *plan.vcpu_moves),
+        collapses=(*plan.collapses, *lone_copies(snapshot, after, plan.vcpu_moves)),
+    )
 
 
 def _is_planned(policy: Policy, snapshot: Snapshot, view: GuestView, blame: Blame) -> bool:

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 from vmplace.actuation.result import MoveOutcome, ReplicaOutcome
 from vmplace.model.memory_demand import MemoryUse
+from vmplace.policy.held_back import UNDONE
 from vmplace.policy.options import Weighing
 from vmplace.policy.plan import Move, PlacementPlan, VcpuMove
+from vmplace.policy.plan_changes import WRITTEN
 from vmplace.topology.domain_policy import CloudNames
 from vmplace.topology.guest import PAGE_BYTES
 
@@ -95,10 +97,13 @@ class PlanSummary:
         return PlanSummary(moves, stays, size_bytes, vcpus, copies, collapses, known)
 
     def reasons(self, guest: str) -> tuple[str, ...]:
-        """Return why the guest's memory should move, get copies or stay, each reason once."""
+        """Return why the guest's memory should move, get copies, lose them or stay, each reason once."""
         mine = self.of(guest)
         reported = [v.reason for v in mine.vcpu_moves] + [m.reason for m in mine.moves]
         reported += [f"copies: {copy.reason}" for copy in mine.copies]
+        # Pages that are written are listed in each plan, copies or not; what is undone says so itself.
+        drops = {drop.reason for drop in mine.collapses} - {WRITTEN, UNDONE}
+        reported += [f"no copies: {reason}" for reason in sorted(drops)]
         return tuple(dict.fromkeys(reported + [s.reason for s in mine.stays]))
 
 

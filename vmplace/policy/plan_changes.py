@@ -28,6 +28,8 @@ from vmplace.topology.guest import PAGE_BYTES
 SOLE = 0.9
 """A node with this share of the accesses to a page has it to itself, for guests that are not distributed."""
 
+WRITTEN = "they are written"
+"""Why pages are to have no copies, usually."""
 Answer = tuple[tuple[Move, ...], tuple[Replication, ...], tuple[Collapse, ...], tuple[Stay, ...]]
 
 
@@ -58,7 +60,7 @@ def changes_of(  # noqa: PLR0913 - a decision, and all it refers to
             copies.append(_copies(name, nids, pages, wanted, home_node, before, start, system))
         written = entries.written[mine] | ((here == REPLICATED) & (there != REPLICATED))
         if snapshot.replica_ratio and written.any():
-            dropped = UNDONE if why == UNDONE else "they are written"
+            dropped = UNDONE if why == UNDONE else WRITTEN
             drops.append(Collapse(name, *runs_of(pages, written, pages.sizes), dropped))
     if moves or copies:
         return tuple(moves), tuple(copies), tuple(drops), ()

@@ -110,11 +110,11 @@ def _evidence(
     """Return what the planner may know of one guest."""
     name, host = guest.topology.name, snapshot.host
     entries = seen[name]
-    copied = _copied(state, guest, entries)
+    workers = _worker_nids(host, guest)
+    copied = _copied(state, guest, entries, workers)
     node = np.where(copied & (entries.node >= 0), REPLICATED, entries.node).astype(np.int8)
     _leave_out_unknown(host, node)
     allowed = home.allowed_nids(host, guest)
-    workers = _worker_nids(host, guest)
     if not guest.settings.interleaves:
         near = {home.nearest(host, worker, allowed) for worker in workers}
         allowed = tuple(nid for nid in allowed if nid in near)
@@ -171,10 +171,13 @@ def _as_counted(entries: Entries, node: NodeIndexes, huge: Bools, lar: float) ->
     as_local_as_counted(entries.recent, node, by_bits, lar)
 
 
-def _copied(state: State, guest: GuestView, entries: Entries) -> Bools:
-    """Return which entries have copies, as far as is known: those that were to have, unless none has."""
+def _copied(state: State, guest: GuestView, entries: Entries, workers: Sequence[int]) -> Bools:
+    """Return which entries have copies, as far as is known: those that were to have, unless none has.
+
+    Those of a guest whose vCPUs, on ``workers``, came to one node are dropped (lone_copies.py).
+    """
     name = guest.topology.name
-    if name not in state.known or guest.copied_bytes == 0:
+    if name not in state.known or guest.copied_bytes == 0 or len(workers) == 1:
         return np.zeros(len(entries.node), np.bool_)
     copied: Bools = state.known[name].copied & ~entries.written
     return copied

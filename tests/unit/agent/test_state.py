@@ -9,6 +9,7 @@ from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order
 from vmplace.agent.report import result_lines
 from vmplace.agent.state import summary
+from vmplace.policy.lone_copies import ON_ONE_NODE
 from vmplace.policy.options import Option, Weighing
 from vmplace.policy.plan import Collapse, GuestSettings, Mode, PlacementPlan, Replication, VcpuMove
 
@@ -25,6 +26,10 @@ def test_copies_and_their_reasons_are_reported():
     assert [one.pages_bytes for one in reported.collapses] == [16 * 4096]
     assert summary(COPIES).reasons("db1") == ("copies: nodes 0, 1 only read them",)
     assert summary(COPIES).of("other").copies == ()
+    lone = PlacementPlan(collapses=(Collapse("db1", *RUNS, ON_ONE_NODE.format(1)),))
+    assert summary(lone).reasons("db1") == (
+        "no copies: its vCPUs run on node 1 alone, and copies serve several nodes",
+    )
 
 
 def state_after(plan: PlacementPlan, **copies: int) -> str:

@@ -1,0 +1,81 @@
+"""Are copies dropped once all vCPUs of their guest run on one node, and kept for those that float again?"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.policy.test_own_limits import READ_BY_ALL, reader
+from tests.unit.policy.views import HVA, NPAGES, host, moved
+from vmplace.agent.planning import planned
+from vmplace.policy.lone_copies import ON_ONE_NODE, lone_copies
+from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Snapshot, VcpuMove
+from vmplace.policy.policy_auto import AutoPolicy
+
+S = 10**9
+FLOATS = VcpuMove("a", {0: (0, 2)}, (1,), None, "they float again")
+
+
+def on(view: GuestView, *cpus: int) -> GuestView:
+    """Return the guest with its vCPUs on these CPUs, of which each node has two."""
+    vcpus = tuple(replace(one, cpus=(cpu,)) for one, cpu in zip(view.topology.vcpus, cpus, strict=True))
+    return replace(view, topology=replace(view.topology, vcpus=vcpus))
+
+
+COPIED = replace(reader(READ_BY_ALL), copied_bytes=3 * NPAGES * 4096)
+LONE = on(COPIED, 2, 3, 2, 3)
+
+
+def drops(now: GuestView, then: GuestView | None = None, *moves: VcpuMove) -> list[str]:
+    before, after = Snapshot(host(), (now,)), Snapshot(host(), (then or now,))
+    return [one.reason for one in lone_copies(before, after, moves)]
+
+
+def test_a_guest_whose_vcpus_came_to_one_node_keeps_no_copies() -> None:
+    (drop,) = lone_copies(Snapshot(host(), (LONE,)), Snapshot(host(), (LONE,)), ())
+    assert (drop.hva.tolist(), drop.npages.tolist()) == ([HVA], [NPAGES])
+    assert drops(LONE) == [ON_ONE_NODE.format(1)]
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "moves"),
+    [
+        (COPIED, COPIED, ()),
+        # This plan ties the vCPUs: they are not there yet.  It gives them back: they are there no more.
+        (COPIED, LONE, ()),
+        (LONE, COPIED, (FLOATS,)),
+        (LONE, LONE, (FLOATS,)),
+        (replace(LONE, copied_bytes=0), LONE, ()),
+        (replace(LONE, copied_bytes=None), LONE, ()),
+        (replace(LONE, settings=replace(LONE.settings, mode=Mode.MANUAL)), LONE, ()),
+    ],
+)
+def test_where_vcpus_are_or_will_be_on_several_nodes_nothing_is_dropped_nor_where_there_is_nothing(
+    now: GuestView, then: GuestView, moves: tuple[VcpuMove, ...]
+) -> None:
+    assert drops(now, then, *moves) == []
+
+
+def plans(*views: GuestView) -> list[PlacementPlan]:
+    """Return the plans of a window each."""
+    policy = AutoPolicy()
+
+    def blame(name: str, err: Exception) -> None:
+        raise err
+
+    return [
+        planned(policy, Snapshot(host(), (view,), None, 0.25, True, now_ns=second * S), blame)
+        for second, view in enumerate(views, 1)
+    ]
+
+
+def test_a_plan_has_the_memory_of_a_lone_guest_follow_and_asks_for_no_copies_for_one_node() -> None:
+    *spread, first, second = plans(*[COPIED] * 12, LONE, replace(LONE, copied_bytes=0))
+    assert spread[-1].replications and not spread[-1].collapses
+    assert [one.reason for one in first.collapses] == [ON_ONE_NODE.format(1)] and not first.replications
+    assert moved(first) == {1: set(range(NPAGES))}
+    assert not second.collapses and not second.replications
+
+
+def test_vcpus_that_come_back_to_several_nodes_get_copies_anew() -> None:
+    views = [COPIED] * 12 + [LONE] + [replace(COPIED, copied_bytes=0)] * 2
+    assert plans(*views)[-1].replications

@@ -10,7 +10,7 @@ for what is cut here.
 4. While a guest's preferred nodes have room for all of it, they are the nodes that are allowed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,12 +21,13 @@ from vmplace.model.pages import GuestPages
 from vmplace.policy.home import room_pages
 from vmplace.policy.options import Weighing
 from vmplace.policy.own_limits import NO_HUGE, NO_MOVES, RATE_USED
-from vmplace.policy.plan import GuestSettings, GuestView, Move, PlacementPlan, Replication, Stay
+from vmplace.policy.plan import Collapse, GuestSettings, GuestView, Move, PlacementPlan, Replication, Stay
 from vmplace.topology.domain_policy import Numatune
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
 
 CUT = "what is left of effect and price: the guest's policy leaves out part of this plan"
+FEW_NODES = "its policy allows copies on fewer than two nodes of its vCPUs"
 Mask = npt.NDArray[np.bool_]
 
 
@@ -75,10 +76,18 @@ def limited(plan: PlacementPlan, limits: Mapping[str, GuestLimits]) -> Placement
     return replace(
         plan,
         moves=tuple(moves),
-        replications=tuple(one for one in copies if len(one.hva)),
+        replications=tuple(one for one in copies if len(one.hva) and len(one.nids) > 1),
+        collapses=(*plan.collapses, *_useless(plan.replications, copies)),
         stays=(*plan.stays, *_stays(left_out)),
         weighings=_weighings(plan, {guest for guest, _ in left_out}),
     )
+
+
+def _useless(wanted: Iterable[Replication], allowed: Iterable[Replication]) -> Iterator[Collapse]:
+    """Yield the drops of copies that a policy has not allowed on two nodes since they were made."""
+    for one, left in zip(wanted, allowed, strict=True):
+        if len(one.nids) > 1 and len(left.nids) < 2 and len(left.hva):
+            yield Collapse(one.guest, left.hva, left.npages, FEW_NODES)
 
 
 def _weighings(plan: PlacementPlan, cut: set[str]) -> tuple[Weighing, ...]:

@@ -192,7 +192,15 @@ def test_copies_keep_to_what_the_policy_allows():
     assert copies_of(GuestSettings(replica_bytes=4096), wanted)[0].limit_bytes == 4096
     assert copies_of(GuestSettings(replicates=False), wanted) == []
     assert copies_of(GuestSettings(replica_bytes=0), wanted) == []
-    assert copies_of(GuestSettings(allowed_nids=(1,)), wanted)[0].nids == (1,)
+    assert copies_of(GuestSettings(allowed_nids=(1, 2)), replace(wanted, nids=(0, 1, 2)))[0].nids == (1, 2)
+
+
+def test_copies_that_a_policy_allows_on_one_node_no_more_are_dropped():
+    wanted = replication([HVA], [NPAGES])
+    limits = GuestLimits(named(), GuestSettings(allowed_nids=(1,)))
+    plan = limited(PlacementPlan(replications=(wanted,)), {"db1": limits})
+    (drop,) = plan.collapses
+    assert plan.replications == () and drop.hva is wanted.hva and "policy" in drop.reason
 
 
 def test_huge_pages_that_are_left_are_cut_out_of_runs():

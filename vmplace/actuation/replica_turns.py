@@ -12,8 +12,10 @@ import numpy as np
 from vmplace.actuation.replica_calls import Attempt
 from vmplace.actuation.replica_frames import BLOCK, NONE, Gfns, ReplicatedFrames, affordable, from_on
 
-MOST_REFUSED, MOST_PARTS, MOST_AT_ONCE = 1 << 16, 64, 1 << 16
+MOST_REFUSED, MOST_PARTS, MOST_AT_ONCE = 1 << 14, 64, 1 << 14
 """So many frames are refused in a window until it asks for no more, in so many parts, each of so many."""
+MOST_IN_A_ROW = 1 << 18
+"""So many are refused, one after the other, until the others are taken to be refused, too: of 1 GiB."""
 
 
 class Turn:
@@ -28,8 +30,8 @@ class Turn:
         self._refused = self._refused + tried if is_vain else 0
 
     def is_whole(self, asked: int) -> bool:
-        """Tell whether all that are ``asked`` for were refused, one after the other; count anew then."""
-        is_whole = self._refused >= asked
+        """Tell whether all that are ``asked`` for were refused, or very many of them; count anew then."""
+        is_whole = self._refused >= min(asked, MOST_IN_A_ROW)
         self._refused = 0 if is_whole else self._refused
         return is_whole
 
@@ -39,9 +41,7 @@ class CopyWindow:
 
     def __init__(self, asked: Gfns, turn: Turn, most: int) -> None:
         """``asked``: ascending.  ``most``: how many the budget pays for."""
-        # Where it may be, blocks are asked for as a whole: they may be huge pages.
-        begin = turn.next_gfn // BLOCK * BLOCK if most >= BLOCK else turn.next_gfn
-        self._order = from_on(asked, np.uint64(begin))
+        self._order = from_on(asked, _begin(asked, turn.next_gfn, most))
         self._turn = turn
         self._upto = self._refused = 0
         self._attempts: list[Attempt] = []
@@ -78,3 +78,10 @@ class CopyWindow:
         for one in self._attempts:
             counts.update(one.refused())
         return dict(counts)
+
+
+def _begin(asked: Gfns, next_gfn: int, most: int) -> np.uint64:
+    """Return where to go on: with all of a whole block, which may be a huge page, if that is paid for."""
+    block = np.array([next_gfn // BLOCK, next_gfn // BLOCK + 1], np.uint64) * np.uint64(BLOCK)
+    first, end = np.searchsorted(asked, block).tolist()
+    return block[0] if end - first == BLOCK <= most else np.uint64(next_gfn)

@@ -11,7 +11,9 @@ from tests.unit.actuation.child_guest import guest_of
 from tests.unit.actuation.copying_kvm import COPIES, CountingKvm, OneSlot
 from vmplace.actuation import replica_turns
 from vmplace.actuation.budget import Budget
-from vmplace.actuation.replica_turns import MOST_PARTS
+from vmplace.actuation.replica_calls import Attempt
+from vmplace.actuation.replica_frames import ReplicatedFrames
+from vmplace.actuation.replica_turns import MOST_IN_A_ROW, MOST_PARTS, CopyWindow, Turn
 from vmplace.actuation.replicator import Replicator
 
 SECOND = 10**9
@@ -101,3 +103,39 @@ def test_a_guest_waits_only_once_all_was_refused_for_good(few_a_window: None) ->
     kvm = CountingKvm(refused=set(range(npages - 8)), refusal="not anonymous")
     seen = windows(kvm, npages, 5, mb_per_s=1000.0)
     assert sum(made for _, made in seen) == 8
+
+
+def asked_in_turn(asked: list[int], turn: Turn, most: int) -> list[int]:
+    """Return the first part of a window, all of which is refused."""
+    window = CopyWindow(np.array(asked, np.uint64), turn, most)
+    attempt = Attempt(3, 0b11, window.part(most), lambda *_: None)
+    window.note(attempt)
+    window.end(ReplicatedFrames())
+    tried: list[int] = attempt.gfns.tolist()
+    return tried
+
+
+def test_a_block_that_was_cut_is_asked_for_as_a_whole_once_that_is_paid_for() -> None:
+    """It may be a huge page, of which KVM copies no part."""
+    turn, asked = Turn(), [*range(512, 1024), 2000]
+    assert asked_in_turn(asked, turn, 100) == asked[:100]
+    assert asked_in_turn(asked, turn, 512) == asked[:512]
+    assert asked_in_turn(asked, turn, 512) == [2000]
+
+
+def test_what_is_refused_before_a_whole_block_is_not_asked_for_each_time() -> None:
+    turn, asked = Turn(), [5, 6, *range(512, 1024), 2000]
+    assert [asked_in_turn(asked, turn, 512) for _ in range(2)] == [[5, 6], asked[2:514]]
+
+
+def test_where_very_many_are_refused_for_good_the_rest_has_to_wait_for_its_turn() -> None:
+    turn = Turn()
+    for _ in range(3):
+        turn.note(MOST_IN_A_ROW // 4, is_vain=True)
+        assert not turn.is_whole(10 * MOST_IN_A_ROW)
+    turn.note(MOST_IN_A_ROW // 4, is_vain=True)
+    assert turn.is_whole(10 * MOST_IN_A_ROW) and not turn.is_whole(10 * MOST_IN_A_ROW)
+    turn.note(10, is_vain=True)
+    assert turn.is_whole(10)
+    turn.note(10, is_vain=False)
+    assert not turn.is_whole(10)

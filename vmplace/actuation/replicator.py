@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.replica_calls import Ask, ask_kvm
@@ -78,7 +80,7 @@ class Replicator:
         self._forget_ended(guests)
         outcomes: list[ReplicaOutcome] = []
         failures: list[str] = []
-        for replication in replications:
+        for replication in joined(replications):
             guest = guests.get(replication.guest)
             if guest is None or is_stopping():
                 continue
@@ -182,3 +184,18 @@ class Replicator:
         """
         mine = self._guests.get(guest.identity)
         return 0 if mine is None else mine.drop(unwanted)
+
+
+def joined(replications: Iterable[Replication]) -> list[Replication]:
+    """Return one for each guest, nodes and limit: the pages of all ranges have their turn together."""
+    alike: dict[tuple[str, tuple[int, ...], int | None], list[Replication]] = {}
+    for one in replications:
+        alike.setdefault((one.guest, one.nids, one.limit_bytes), []).append(one)
+    return [
+        replace(
+            some[0],
+            hva=np.concatenate([one.hva for one in some]),
+            npages=np.concatenate([one.npages for one in some]),
+        )
+        for some in alike.values()
+    ]

@@ -75,6 +75,20 @@ def test_a_small_budget_makes_no_more_than_some_calls_and_comes_to_the_end_as_we
     assert sum(made for _, made in seen) == 100
 
 
+def test_the_ranges_of_a_guest_have_their_turn_together_and_one_outcome() -> None:
+    kvm, npages = CountingKvm(refused={*range(2048), *range(4096, 6144)}), 8192
+    guest, slot, now_ns = guest_of(os.getpid(), 1 << 32, npages), OneSlot(npages=npages, kvm=kvm), [0]
+    opened: Any = lambda *_: slot  # noqa: E731
+    replicator = Replicator(Budget(512 * 4096), lambda: now_ns[0], opened=opened, ask=kvm)
+    half = np.array([4096], np.int32)
+    ranges = [replace(COPIES, hva=COPIES.hva + np.uint64(at * 4096), npages=half) for at in (0, 4096)]
+    for _ in range(8):
+        (outcome,), _ = replicator.apply(ranges, {"db1": guest})
+        assert outcome.replicated == 512
+        now_ns[0] += SECOND
+    assert kvm.copied == {*range(2048, 4096), *range(6144, 8192)}
+
+
 def test_a_call_that_fails_holds_up_nobody_behind_it() -> None:
     kvm, npages = CountingKvm(fails_at=1), 1024
     guest, slot = guest_of(os.getpid(), 1 << 32, npages), OneSlot(npages=npages, kvm=kvm)

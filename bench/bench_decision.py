@@ -176,7 +176,8 @@ def view_of(name: str, pages: RangePages, vcpu_nids: tuple[int, ...]) -> GuestVi
     """Return a busy guest with a vCPU on each of these nodes."""
     vcpus = tuple(Vcpu(number, number, (nid,), None) for number, nid in enumerate(vcpu_nids))
     topology = GuestTopology(name, 1, 1, "kvm", vcpus, (pages.ram,))
-    return GuestView(topology, GuestPages(name, (0, 1, 2, 3), 4, (pages,)), dram_per_us=50.0, cpus=4.0)
+    known = GuestPages(name, (0, 1, 2, 3), 4, (pages,))
+    return GuestView(topology, known, dram_per_us=50.0, cpus=4.0, lar=0.75)
 
 
 def of_plans(host: HostTopology, views: tuple[GuestView, ...]) -> tuple[float, float]:

@@ -80,7 +80,7 @@ def measured(guests: int, kind: str) -> dict[str, float]:
     for _ in range(HEAT_WINDOWS):
         window()
     views = tuple(
-        GuestView(topology(n), known[n], dram_per_us=50.0, cpus=float(VCPUS)) for n in range(guests)
+        GuestView(topology(n), known[n], dram_per_us=50.0, cpus=float(VCPUS), lar=0.75) for n in range(guests)
     )
     policy, now_s = AutoPolicy(), iter(range(1, 100))
 

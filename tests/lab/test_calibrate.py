@@ -66,13 +66,6 @@ def test_each_node_is_measured_under_load(calibrated: Any):
     assert {(one["nid"], one["streams"]) for one in calibrated["loaded"]} == {(nid, 1) for nid in range(4)}
 
 
-def test_links_are_tried_where_firmware_or_latencies_say_that_nodes_are_far_apart(calibrated: Any):
-    tried = [(one["one"], one["other"]) for one in calibrated["at_once"]]
-    # c reads from a, while a reads from another node.
-    assert all(one["cpu_nid"] == other["mem_nid"] != one["mem_nid"] for one, other in tried)
-    assert all(other["cpu_nid"] not in (one["cpu_nid"], one["mem_nid"]) for one, other in tried)
-
-
 def test_an_emulators_memory_shows_no_links(calibrated: Any):
     assert calibrated["links"] == []
 
@@ -81,7 +74,7 @@ def test_it_is_shown_again_as_it_was_kept(host: LabHost, calibrated: Any):
     shown = host.run("vmplace calibrate --show --out /root/bandwidth.json --json", timeout=120).stdout
     assert json.loads(shown) == calibrated
     text = host.run("vmplace calibrate --show --out /root/bandwidth.json", timeout=120).stdout
-    assert "ns for a line, idle" in text and "no links that accesses share" in text
+    assert "ns for a line, idle" in text and "no links that farther nodes share" in text
 
 
 def test_who_reads_from_one_node_has_memory_there_alone(host: LabHost):

@@ -49,7 +49,6 @@ class TrackedGuest:
     held: bool = False
     rate: MemoryRate | None = None
     counted_s: float = -math.inf
-    is_counted_now: bool = False
     costs: CostSamples = field(default_factory=CostSamples)
     trial: Trial = field(default_factory=Trial)
     problem: str | None = None
@@ -88,9 +87,9 @@ class TrackedGuest:
 
     def take_rate(self, rate: MemoryRate | None, now_s: float) -> None:
         """Take up how busy a window was; without a count of accesses the last one holds for a while."""
-        before, self.is_counted_now = self.rate, False
+        before = self.rate
         if rate is not None and rate.dram_per_us is not None:
-            self.rate, self.counted_s, self.is_counted_now = rate, now_s, True
+            self.rate, self.counted_s = rate, now_s
         elif before is None or now_s - self.counted_s >= COUNTS_KEPT_S:
             self.rate = rate
         elif rate is None:
@@ -113,13 +112,13 @@ class TrackedGuest:
             return None
         return None if rate.misses_cpuless and self._may_be_on_cpuless(host) else rate.lar
 
-    def lar_of_window(self, host: HostTopology, now_s: float) -> float | None:
-        """Return the same of the last window alone, for plans: pages and vCPUs were elsewhere before.
+    def lar_of_nodes(self, host: HostTopology, now_s: float) -> float | None:
+        """Return the same for plans: None where sockets have several nodes, as it may be of these.
 
-        None on hosts whose sockets have several nodes: events may take all of a socket for local.
+        It keeps pages where they are, so one that was counted a while ago does no harm: without it they would
+        go once a window cannot be counted.
         """
-        is_known = self.is_counted_now and not host.has_split_sockets
-        return self.counted_lar(host, now_s) if is_known else None
+        return None if host.has_split_sockets else self.counted_lar(host, now_s)
 
     def _may_be_on_cpuless(self, host: HostTopology) -> bool:
         """Tell whether some of its memory may be on nodes without CPUs."""

@@ -13,8 +13,10 @@ from msgspec import structs
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.options import examples, json_option, print_json
 from vmplace.interfaces.output_file import opened_output, with_folder
+from vmplace.model.host_memory import host_memory
 from vmplace.topology.calibration import (
     DEFAULT_PATH,
+    LEAST_CPU_SHARE,
     Calibration,
     NodePath,
     calibrated,
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
 EXAMPLES = "vmplace calibrate\nvmplace calibrate --show --json | jq '.worker_sets[].canonical_weights'"
 UNMEASURED = "measure first, while no guest needs the CPUs: vmplace calibrate"
 GIGABYTE = 1e9
-LEAST_CPU_SHARE = 0.9
-DISTURBED = "warning: others took up to {:.0%} of the CPUs; measure again while the host idles"
+DISTURBED = (
+    "warning: others took up to {:.0%} of the CPUs, so plans use bandwidths and latencies alone; measure "
+    "again while the host idles"
+)
 
 
 class CalibrationReport(Calibration, frozen=True, kw_only=True):
@@ -136,14 +140,14 @@ def _print(host: HostTopology, calibration: Calibration, path: Path) -> None:
 
 def _findings(host: HostTopology) -> Iterator[str]:
     """Yield what follows for plans, in words."""
-    if host.queue is None:
-        yield "how long accesses wait at a busy controller: not known; plans take an average server's waits"
+    system = host_memory(host)
+    if host.queue is None or system is None:
+        yield "how long accesses wait at a busy controller: not known; plans take an older server's waits"
     else:
-        yield f"waits at busy controllers: as if each served {host.queue:.1f} lines at a time"
+        waits = (host.queue / system.controller[system.controller > 0]).tolist()
+        yield f"an access waits {min(waits):.0f} to {max(waits):.0f} ns at a controller that is half used"
     links = ", ".join(f"{a}-{b}" for a, b in (link.nids for link in host.links))
-    yield (
-        f"accesses seem to share these links: {links}" if links else "no links that accesses share were found"
-    )
+    yield f"farther nodes share these links: {links}" if links else "no links that farther nodes share"
 
 
 def _table(title: str, first: str, nids: tuple[int, ...]) -> "Table":

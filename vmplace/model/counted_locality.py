@@ -7,7 +7,7 @@ of their own huge pages makes up for it.
 
 A LAR that is less than pages imply says that others use pages, but not which, nor who: nothing is made of it.
 Whoever moved pages by it would move them again in each plan.  Pages of 4 KiB keep what their bits tell, which
-is far nearer to the truth.
+is far nearer to the truth, and so do huge pages that others clearly use more.
 """
 
 import numpy as np
@@ -18,6 +18,8 @@ from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
 
 MOST = 1024.0
 """No page's own node counts for more than so many times what bits tell."""
+ALIKE = 0.7
+"""Bits show a page's own node alike with others if it has this share of what any of them has, at least."""
 STEPS = 20
 """Halvings of the factor's logarithm: to a part in 10^5."""
 
@@ -38,7 +40,7 @@ def as_local_as_counted(heat: Matrix, node: NodeIndexes, huge: Bools, lar: float
     mine = np.flatnonzero(huge & (node >= 0))
     some = heat.take(mine, axis=0)
     total, own = some @ np.ones(heat.shape[1]), some[np.arange(len(mine)), node[mine]]
-    shared = (own > 0) & (own < total)
+    shared = (own < total) & (own > 0) & (own >= ALIKE * some.max(axis=1, initial=0.0))
     if not shared.any():
         return
     by_node = np.empty((heat.shape[1],) * 2)

@@ -123,6 +123,7 @@ def _evidence(
     huge = _huge(entries)
     fits = np.bool_(snapshot.huge_replicas) | ~huge
     copy_pages = copy_pages_left(guest, entries.sizes[node == REPLICATED], workers)
+    stays, vcpu_node = _stays(guest, entries, huge, allowed), vcpu_nodes(host, guest.topology, entries.heat)
     if guest.lar is not None:
         _as_counted(entries, node, huge, guest.lar)
     weight = _weight(entries, guest, known_s(guest, snapshot.window_s), horizon)
@@ -149,10 +150,10 @@ def _evidence(
         sizes=entries.sizes,
         huge=huge,
         allowed=np.array([nid in allowed for nid in host.nids]),
-        stays=_stays(guest, entries, huge, allowed),
+        stays=stays,
         known_ns=guest.known_s * 1e9 / horizon.scale,
         calm_since_ns=_calm_since_ns(snapshot, name, state, horizon),
-        vcpu_node=vcpu_nodes(host, guest.topology, entries.heat),
+        vcpu_node=vcpu_node,
         may_tie=_may_tie(snapshot, guest, state),
         may_change=guest.may_change,
         is_counted=guest.dram_per_us is not None,

@@ -12,7 +12,7 @@ from vmplace.sampling.page_frames import block_count
 from vmplace.sampling.sample import RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import MOST_VCPU_ID, PAGE_BYTES, GuestTopology, RamRange
 from vmplace.topology.host import HostTopology, Node, NodeLink
-from vmplace.topology.loaded_latency import QUEUES
+from vmplace.topology.loaded_latency import LEAST_NS, MOST_NS, QUEUES
 
 Pairs: TypeAlias = tuple[tuple[int, int, int], ...]
 """A mapping (from nid, to nid) -> value, as (from, to, value): JSON has no such keys."""
@@ -221,7 +221,7 @@ def _check_calibrated(frame: HostFrame, nids: list[int]) -> None:
     for a, b, ns in frame.idle_latencies:
         if not {a, b} <= {*nids}:
             raise OutsideError("latencies of nodes that the host does not have")
-        finite(ns, least=0.1, most=1e9, what="a latency")
+        finite(ns, least=LEAST_NS, most=MOST_NS, what="a latency")
     if frame.queue is not None:
         finite(frame.queue, least=QUEUES[0], most=QUEUES[1], what="a queue")
 

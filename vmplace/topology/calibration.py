@@ -15,7 +15,7 @@ import msgspec
 from vmplace.errors import OutsideError, VmplaceError, cure_of_reading
 from vmplace.outside import MOST_ID, lines, parse_json, read_bytes, read_text
 from vmplace.topology.host import HostTopology
-from vmplace.topology.loaded_latency import Controller, LoadedPoint, fitted, host_queue
+from vmplace.topology.loaded_latency import LEAST_NS, MOST_NS, Controller, LoadedPoint, fitted, host_queue
 from vmplace.topology.shared_links import Contest, shared_links
 from vmplace.topology.sysfs import read_host
 
@@ -25,7 +25,11 @@ GIB = 1 << 30
 
 Id = Annotated[int, msgspec.Meta(ge=0, le=MOST_ID)]
 BytesPerS = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
-Ns = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Ns = Annotated[float, msgspec.Meta(ge=LEAST_NS, le=MOST_NS)]
+MOST_LOADED, MOST_AT_ONCE = 1 << 12, 1 << 10
+"""64 nodes of which each has some tens of loads, and more contests than are ever tried (shared_links.py)."""
+LEAST_CPU_SHARE = 0.9
+"""Where others had more of the CPUs, nothing is made of how figures differ."""
 MOST_BYTES = 64 << 20
 """Of the file: 64 nodes make some 4,000 sets of 4,000 paths at the most."""
 
@@ -83,8 +87,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     measured_at: float
     paths: tuple[NodePath, ...]
     worker_sets: tuple[WorkerSet, ...]
-    loaded: tuple[LoadedLatency, ...] = ()
-    at_once: tuple[TwoPaths, ...] = ()
+    loaded: Annotated[tuple[LoadedLatency, ...], msgspec.Meta(max_length=MOST_LOADED)] = ()
+    at_once: Annotated[tuple[TwoPaths, ...], msgspec.Meta(max_length=MOST_AT_ONCE)] = ()
     cpu_share: Annotated[float, msgspec.Meta(ge=0, le=2)] = 1.0
     schema_version: int = SCHEMA_VERSION
 
@@ -95,20 +99,28 @@ def calibrated(host: HostTopology, calibration: Calibration | None) -> HostTopol
         return host
     known = {_pair(path): path.bytes_per_s for path in calibration.paths}
     idle_ns = {_pair(path): path.latency_ns for path in calibration.paths if path.latency_ns}
-    found = controllers(calibration, idle_ns)
-    # Controllers serve a little more than CPUs get of them, which wait for each other.
-    served = {(nid, nid): round(one.bytes_per_s) for nid, one in found.items()}
     together = {
         one.worker_nids: {_pair(path): path.bytes_per_s for path in one.paths}
         for one in calibration.worker_sets
     }
     host = replace(host, bandwidths=known, idle_latencies=idle_ns, worker_bandwidths=together)
+    return host if calibration.cpu_share < LEAST_CPU_SHARE else _with_findings(host, calibration)
+
+
+def _with_findings(host: HostTopology, calibration: Calibration) -> HostTopology:
+    """Return the host with what its figures show together."""
+    found = controllers(calibration, host.idle_latencies)
     got = {
         Contest(_pair(two.one), _pair(two.other)): (two.one.bytes_per_s, two.other.bytes_per_s)
         for two in calibration.at_once
     }
-    links, queue = shared_links(host, got), host_queue(tuple(found.values()))
-    return replace(host, bandwidths=known | served, links=links, queue=queue)
+    nodes = [node.nid for node in host.nodes if node.cpus and node.memory_bytes]
+    host = replace(host, links=shared_links(host, got), queue=host_queue(tuple(found.values()), len(nodes)))
+    if not {*nodes} <= found.keys():
+        return host
+    # Controllers serve a little more than CPUs get of them, which wait for each other.
+    served = {(nid, nid): round(one.bytes_per_s) for nid, one in found.items()}
+    return replace(host, bandwidths={**host.bandwidths, **served})
 
 
 def controllers(calibration: Calibration, idle_ns: Mapping[tuple[int, int], float]) -> dict[int, Controller]:

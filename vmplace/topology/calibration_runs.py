@@ -13,7 +13,7 @@ Limits: reading only; guests and others that run meanwhile take their part, so c
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vmplace.errors import VmplaceError
@@ -34,7 +34,9 @@ from vmplace.topology.sysfs import read_cache_bytes
 LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """So many streams beside a CPU that waits for lines, until more of them read no more."""
 NO_MORE = 1.02
-"""Streams that read less than so many times what fewer read have filled the controller."""
+"""Streams that read less than so many times what fewer read may have filled the controller."""
+PATIENCE = 2
+"""So many numbers of streams without gain end it: a few of them may have filled a way that they share."""
 
 Report = Callable[[str, int, int], None]
 """Takes what is measured next, how many measurements are done, and how many there will be."""
@@ -99,6 +101,29 @@ def worker_sets(host: HostTopology) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(sets, key=lambda one: (len(one), one)))
 
 
+def spread_by_core(cpus: Sequence[int], siblings: Mapping[int, tuple[int, ...]]) -> list[int]:
+    """Return the CPUs in an order in which the first ones are of cores that are far apart.
+
+    Neighbours may share a cache and a way to memory that a few of them fill; threads of a core share it all.
+
+    >>> spread_by_core(range(8), {cpu: (cpu & ~1, cpu | 1) for cpu in range(8)})
+    [0, 4, 2, 6, 1, 5, 3, 7]
+    """
+    order: list[int] = []
+    rest = list(cpus)
+    while rest:
+        first = [cpu for cpu in rest if min({cpu, *siblings.get(cpu, ())} & {*rest}) == cpu]
+        bits = max(len(first) - 1, 1).bit_length()
+        order += [first[at] for at in _bit_reversed(bits) if at < len(first)]
+        rest = [cpu for cpu in rest if cpu not in {*first}]
+    return order
+
+
+def _bit_reversed(bits: int) -> list[int]:
+    """Return 0 to 2 ** bits - 1, each far from those before it."""
+    return [int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits)]
+
+
 def _usable_cpus(node: Node, cpus: frozenset[int] | None) -> tuple[int, ...]:
     usable = tuple(cpu for cpu in node.cpus if cpus is None or cpu in cpus)
     if not usable:
@@ -134,21 +159,30 @@ class _Runs:
 
     def most_loads(self, nid: int) -> int:
         """Return how many numbers of streams there are to be tried at a node."""
-        most = len(self.workers[nid]) - 1 if self.host.node(nid).memory_bytes else 0
-        return len({min(streams, most) for streams in LOADS if most})
+        return len(self._numbers_of_streams(nid))
 
     def loaded(self, nid: int) -> Iterator[LoadedLatency]:
         """Yield the latency of a node's own memory beside more and more streams, until these read no more."""
-        others, before, most = self.workers[nid][:-1], 0, self.most_loads(nid)
-        for tried, streams in enumerate(sorted({min(one, len(others)) for one in LOADS if most})):
-            readers = [self._chaser(nid), *(Reader(cpu, nid) for cpu in others[:streams])]
+        most, left, todo = 0, PATIENCE, self._numbers_of_streams(nid)
+        for tried, streams in enumerate(todo):
+            readers = [self._chaser(nid), *(Reader(cpu, nid) for cpu in self._others(nid)[:streams])]
             read = self._read(f"node {nid} waits beside {streams} streams", readers, (nid,))
             rate = self._rates(read)[nid, nid]
             yield LoadedLatency(nid, streams, rate, round(read.line_ns(), 2))
-            if rate < NO_MORE * before:
-                self.todo -= most - tried - 1
+            most, left = max(most, rate), PATIENCE if rate > NO_MORE * most else left - 1
+            if not left:
+                self.todo -= len(todo) - tried - 1
                 return
-            before = rate
+
+    def _numbers_of_streams(self, nid: int) -> list[int]:
+        most = len(self._others(nid)) if self.host.node(nid).memory_bytes else 0
+        return sorted({min(one, most) for one in LOADS if most})
+
+    def _others(self, nid: int) -> list[int]:
+        """Return the node's CPUs that may stream beside the one that chases: none of its core."""
+        chaser = self.workers[nid][0]
+        spread = spread_by_core(self.workers[nid], self.host.smt_siblings)
+        return [cpu for cpu in spread if cpu not in {chaser, *self.host.smt_siblings.get(chaser, ())}]
 
     def at_once(self, contest: Contest) -> TwoPaths:
         """Return what two paths of different nodes give that are read at once, each CPU from its own."""
@@ -175,7 +209,7 @@ class _Runs:
         return [Reader(cpu, nid, of=mem_nid) for cpu in self.workers[nid]]
 
     def _chaser(self, nid: int) -> Reader:
-        return Reader(self.workers[nid][-1], nid, self.chased_mib)
+        return Reader(self.workers[nid][0], nid, self.chased_mib)
 
     def _read(self, what: str, readers: Iterable[Reader], mem_nids: tuple[int, ...]) -> Readings:
         self.report(what, self.done, self.todo)

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 LINE_BYTES = 64
+LEAST_NS, MOST_NS = 0.1, 1e9
+"""Of a latency."""
 LEAST_WAIT = 0.05
 """Of the idle latency: a wait of less is noise."""
 MOST_BEYOND = 1.5
@@ -25,6 +27,8 @@ MOST_BEYOND = 1.5
 LEAST_EXPLAINED = 0.8
 """The share of the variance that the line explains."""
 FEWEST = 3
+LEAST_SPREAD = 0.1
+"""Of what was read at most: figures that hardly differ tell no line."""
 QUEUES = (0.3, 500.0)
 """Outside of these it is no queue that was measured."""
 
@@ -58,6 +62,8 @@ def fitted(points: Iterable[LoadedPoint], idle_ns: float) -> Controller | None:
     if len(some) < FEWEST:
         return None
     asked = np.array([point.bytes_per_s / LINE_BYTES / 1e9 for point in some])
+    if np.ptp(asked) < LEAST_SPREAD * asked.max():
+        return None
     each = asked / np.array([point.wait_ns for point in some])
     slope, start = np.polynomial.polynomial.polyfit(asked, each, 1)[::-1].tolist()
     if slope >= 0 or _explained(each, start + slope * asked) < LEAST_EXPLAINED:
@@ -70,9 +76,9 @@ def fitted(points: Iterable[LoadedPoint], idle_ns: float) -> Controller | None:
     return Controller(float(round(serves * LINE_BYTES * 1e9, -3)), round(queue, 6))
 
 
-def host_queue(controllers: Sequence[Controller]) -> float | None:
-    """Return the queue of the host's controllers: the median, None where none was found."""
-    return median(one.queue for one in controllers) if controllers else None
+def host_queue(controllers: Sequence[Controller], nodes: int) -> float | None:
+    """Return the queue of a host's controllers: the median, None where that of most nodes is not known."""
+    return median(one.queue for one in controllers) if 2 * len(controllers) > nodes else None
 
 
 def _explained(seen: Floats, line: Floats) -> float:

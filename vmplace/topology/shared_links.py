@@ -5,8 +5,10 @@
 2. Each such way is tried: node a reads from b, far apart from it, and node c between them reads from a at the
    same time.  These share no CPU and no controller.  If both get clearly less than alone, they share the link
    of a and c.
-3. The control: a reads from another near node instead.  Where that loses as much, it is not the link.
-4. Accesses take shared links only if each pair of nodes that are far apart was shown to have such a way.
+3. The control: a reads from another near node instead.  Where that loses as much, or there is none, it is not
+   taken for the link.
+4. Accesses take shared links only if each pair of nodes that are far apart was shown to have such a way, and
+   gets about as much alone as links are wide.
 
 Limits: a link whose directions do not share its bandwidth, as UPI's and xGMI's, shows nothing here, nor does
 a way that sockets of several nodes (NPS, SNC) have in common, nor one that CPUs cannot fill.  Each path is
@@ -28,6 +30,8 @@ FARTHER = 0.95
 """A way between two nodes has parts that are shorter than it by so much: measured latencies vary."""
 LOST = 0.12
 """Paths that share a link lose this share of what they get alone, and twice what the control loses."""
+NARROWER = 0.7
+"""A pair of nodes that gets less of the narrowest link is narrow by itself."""
 MOST_BETWEEN = 2
 """So many nodes between two others are tried, from either end."""
 MOST_CONTESTS = 200
@@ -59,9 +63,12 @@ def shared_links(host: HostTopology, got: Got) -> tuple[NodeLink, ...]:
     shown = {frozenset(way.one) for way in suspected.all if suspected.is_shared(way, got)}
     if not suspected.all or not all(frozenset(way.one) in shown for way in suspected.all):
         return ()
-    joined = [pair for pair in _pairs(host) if frozenset(pair) not in shown]
-    width = {pair: _mean(host.bandwidths, *pair) for pair in joined}
-    return tuple(NodeLink(pair, round(wide)) for pair, wide in width.items()) if all(width.values()) else ()
+    width = {pair: _mean(host.bandwidths, *pair) for pair in _pairs(host)}
+    joined = {pair: wide for pair, wide in width.items() if frozenset(pair) not in shown}
+    far = [wide for pair, wide in width.items() if pair not in joined]
+    if not joined or min(far) < NARROWER * min(joined.values()):
+        return ()
+    return tuple(NodeLink(pair, round(wide)) for pair, wide in joined.items())
 
 
 class _Suspected:
@@ -79,16 +86,17 @@ class _Suspected:
 
     def is_shared(self, way: Contest, got: Got) -> bool:
         """Tell whether the path takes the other one's link."""
-        lost, control = self._lost(way, got), [self._lost(one, got) or 0.0 for one in self.controls(way)]
-        return lost is not None and lost >= max([LOST, *(2 * one for one in control)])
+        lost, controls = self._lost(way, got), [self._lost(one, got) for one in self.controls(way)]
+        known = [max(one) for one in controls if one is not None]
+        return lost is not None and bool(known) and min(lost) >= max(LOST, *(2 * one for one in known))
 
-    def _lost(self, contest: Contest, got: Got) -> float | None:
-        """Return which share of what they get alone both paths lose on average, None if it is not known."""
+    def _lost(self, contest: Contest, got: Got) -> tuple[float, float] | None:
+        """Return which share of what it gets alone each path loses, None if it is not known."""
         alone = self._host.bandwidths
         if contest not in got or not {contest.one, contest.other} <= alone.keys():
             return None
         one, other = got[contest]
-        return 1 - (one / alone[contest.one] + other / alone[contest.other]) / 2
+        return 1 - one / alone[contest.one], 1 - other / alone[contest.other]
 
 
 def _ways(host: HostTopology) -> dict[Pair, list[int]]:
@@ -123,7 +131,9 @@ def _distances(host: HostTopology) -> Matrix:
 
 
 def _pairs(host: HostTopology) -> list[Pair]:
-    return [(a, b) for a in host.nids for b in host.nids if a < b]
+    """Return the pairs of nodes, one of which has CPUs: of others nothing is known, or asked."""
+    some = {node.nid for node in host.nodes if node.cpus}
+    return [(a, b) for a in host.nids for b in host.nids if a < b and {a, b} & some]
 
 
 def _mean(figures: Mapping[Pair, float], a: int, b: int) -> float:

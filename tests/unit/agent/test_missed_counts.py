@@ -62,19 +62,17 @@ def test_the_last_count_holds_for_a_while_and_no_longer(missed: MemoryRate | Non
     assert window(2.0 + COUNTS_KEPT_S).view.dram_per_us == 2.0
 
 
-def test_plans_go_by_the_lar_of_the_window_alone_and_only_where_it_is_of_nodes() -> None:
+def test_plans_go_by_the_lar_that_was_counted_lately_and_only_where_it_is_of_nodes() -> None:
     tracked = TrackedGuest(guest("db1"))
-    assert tracked.lar_of_window(HOST, 0.0) is None
+    assert tracked.lar_of_nodes(HOST, 0.0) is None
     tracked.take_rate(RATE, 1.0)
-    assert tracked.lar_of_window(HOST, 1.0) == 0.75
-    assert tracked.lar_of_window(replace(HOST, sockets=len(HOST.nodes)), 1.0) == 0.75
+    assert tracked.lar_of_nodes(HOST, 1.0) == 0.75
+    assert tracked.lar_of_nodes(replace(HOST, sockets=len(HOST.nodes)), 1.0) == 0.75
     # Two nodes of a socket: what is local may be of either.
-    assert tracked.lar_of_window(replace(HOST, sockets=1), 1.0) is None
-    # Pages and vCPUs may be elsewhere since.
+    assert tracked.lar_of_nodes(replace(HOST, sockets=1), 1.0) is None
     tracked.take_rate(MemoryRate(3.0, None), 2.0)
-    assert tracked.counted_lar(HOST, 2.0) == 0.75 and tracked.lar_of_window(HOST, 2.0) is None
-    tracked.take_rate(RATE, 3.0)
-    assert tracked.lar_of_window(HOST, 3.0 + COUNTS_KEPT_S) is None
+    assert tracked.lar_of_nodes(HOST, 2.0) == 0.75
+    assert tracked.lar_of_nodes(HOST, 1.0 + COUNTS_KEPT_S) is None
 
 
 @pytest.mark.parametrize("gap", [0, 10])

@@ -84,6 +84,14 @@ def test_huge_pages_that_bits_show_alike_go_by_the_counted_lar(lar: float | None
     assert set(moved(after(guest))) == goes
 
 
+def test_huge_pages_that_others_clearly_use_go_whatever_the_lar() -> None:
+    """Private pages may be so hot that nearly all accesses are local: that says nothing of these."""
+    every = range(4096)
+    both, one = bits({0: every, 1: every}, every), bits({1: every}, every)
+    guest = replace(busy(both, one, one, one, huge=1), lar=0.9)
+    assert set(moved(after(guest))) == {1}
+
+
 def test_small_pages_go_by_their_bits_whatever_the_lar() -> None:
     every = range(4096)
     both, one = bits({0: every, 1: every}, every), bits({1: every}, every)

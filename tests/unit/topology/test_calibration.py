@@ -24,7 +24,7 @@ from vmplace.topology.calibration import (
     read_calibration,
     read_machine_identity,
 )
-from vmplace.topology.calibration_runs import measured, worker_sets
+from vmplace.topology.calibration_runs import measured, spread_by_core, worker_sets
 from vmplace.topology.streams import Reader, chased_mib, readings
 from vmplace.topology.sysfs import read_host
 
@@ -61,7 +61,11 @@ def test_this_machine_is_measured_for_real():
     # A line of memory takes longer than one of a cache close by, and less than a page fault.
     assert all(path.latency_ns is not None and 15 < path.latency_ns < 20_000 for path in got.paths)
     readers = {node.nid: len(cpus & {*node.cpus}) for node in host.nodes if node.memory_bytes}
-    assert {one.nid for one in got.loaded} == {nid for nid, count in readers.items() if count > 1}
+    cores = {
+        node.nid: len({host.smt_siblings.get(cpu, (cpu,)) for cpu in cpus & {*node.cpus}})
+        for node in host.nodes
+    }
+    assert {one.nid for one in got.loaded} == {nid for nid in readers if cores[nid] > 1}
     assert all(1 <= one.streams < readers[one.nid] and one.latency_ns > 15 for one in got.loaded)
     assert 0 < got.cpu_share <= 1.01
     for one in got.worker_sets:
@@ -123,6 +127,27 @@ def test_latencies_and_what_they_show_reach_the_host():
     assert host.queue == pytest.approx(2.0, rel=1e-3)
     assert host.bandwidths[0, 0] == pytest.approx(12.8e9, rel=1e-3)
     assert host.bandwidths[0, 1] == 4 * 10**9
+
+
+def test_a_calibration_that_others_disturbed_tells_no_waits():
+    paths = tuple(msgspec.structs.replace(one, latency_ns=90.4) for one in calibration().paths)
+    loaded = tuple(
+        LoadedLatency(nid, streams, round(12.8e9 * used), 90.4 + 10 * used / (1 - used))
+        for nid in range(4)
+        for streams, used in ((1, 0.5), (2, 0.7), (3, 0.8))
+    )
+    assert calibrated(FOUR, calibration(paths=paths, loaded=loaded)).queue is not None
+    host = calibrated(FOUR, calibration(paths=paths, loaded=loaded, cpu_share=0.5))
+    assert host.queue is None and host.bandwidths[0, 0] == 10**10 and host.idle_latencies
+    # Nor where that of one node of two is known: the others would be compared with less.
+    some = calibrated(FOUR, calibration(paths=paths, loaded=loaded[:6]))
+    assert some.queue is None and some.bandwidths[0, 0] == 10**10
+
+
+def test_threads_of_a_core_stream_last_and_never_beside_the_one_that_waits():
+    siblings = {cpu: (cpu % 4, cpu % 4 + 4) for cpu in range(8)}
+    assert spread_by_core(range(8), siblings) == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert spread_by_core([3], {}) == [3] and spread_by_core([], {}) == []
 
 
 def test_a_calibration_without_latencies_still_counts(tmp_path: Path):

@@ -50,6 +50,11 @@ def test_waits_that_do_not_rise_measured_something_else():
     assert fitted([LoadedPoint(x * 1e9, -3.0) for x in (5, 10, 15)], IDLE_NS) is None
 
 
+def test_figures_that_hardly_differ_say_nothing():
+    assert fitted(points(2.0, 0.90, 0.91, 0.92), IDLE_NS) is None
+    assert fitted(points(2.0, 0.9, 0.9, 0.9), IDLE_NS) is None
+
+
 def test_two_waits_or_none_say_nothing():
     assert fitted(points(2.0, 0.5, 0.8), IDLE_NS) is None
     assert fitted([], IDLE_NS) is None
@@ -57,5 +62,8 @@ def test_two_waits_or_none_say_nothing():
 
 
 def test_a_host_has_the_median_of_its_controllers():
-    assert host_queue([]) is None
-    assert host_queue([Controller(1e9, queue) for queue in (1.0, 9.0, 2.0)]) == 2.0
+    assert host_queue([], 0) is None
+    known = [Controller(1e9, queue) for queue in (1.0, 9.0, 2.0)]
+    assert host_queue(known, 3) == host_queue(known, 5) == 2.0
+    # Of half of the nodes nothing is known.
+    assert host_queue(known, 6) is None

@@ -71,7 +71,9 @@ def measured(
     if chased:
         paths = tuple(runs.idle(path) for path in paths)
     loaded = tuple(one for nid in workers for one in runs.loaded(nid)) if chased else ()
-    at_once = tuple(runs.at_once(one) for one in contests(known_by(host, paths)))
+    tried = contests(known_by(host, paths))
+    runs.todo += len(tried)
+    at_once = tuple(runs.at_once(one) for one in tried)
     together = tuple(runs.together(nids) for nids in sets)
     return Calibration(
         machine=machine,
@@ -187,7 +189,6 @@ class _Runs:
     def at_once(self, contest: Contest) -> TwoPaths:
         """Return what two paths of different nodes give that are read at once, each CPU from its own."""
         (one_cpu, one_mem), (other_cpu, other_mem) = contest.one, contest.other
-        self.todo += 1
         what = f"nodes {one_cpu} and {other_cpu} read nodes {one_mem} and {other_mem}"
         readers = [*self._streams(one_cpu, one_mem), *self._streams(other_cpu, other_mem)]
         rates = self._rates(self._read(what, readers, (one_mem, other_mem)))

@@ -66,7 +66,7 @@ def shared_links(host: HostTopology, got: Got) -> tuple[NodeLink, ...]:
     width = {pair: _mean(host.bandwidths, *pair) for pair in _pairs(host)}
     joined = {pair: wide for pair, wide in width.items() if frozenset(pair) not in shown}
     far = [wide for pair, wide in width.items() if pair not in joined]
-    if not joined or min(far) < NARROWER * min(joined.values()):
+    if not joined or not all(joined.values()) or min(far) < NARROWER * min(joined.values()):
         return ()
     return tuple(NodeLink(pair, round(wide)) for pair, wide in joined.items())
 
@@ -118,11 +118,8 @@ def _ways(host: HostTopology) -> dict[Pair, list[int]]:
 
 def _distances(host: HostTopology) -> Matrix:
     """Return how far nodes are from each other, in either direction: as measured, else as firmware says."""
-    known = (
-        host.idle_latencies
-        if all(_mean(host.idle_latencies, a, b) for a, b in _pairs(host))
-        else host.distances
-    )
+    are_measured = all(_mean(host.idle_latencies, a, b) for a, b in _pairs(host))
+    known = host.idle_latencies if are_measured else host.distances
     far = np.zeros((len(host.nids), len(host.nids)))
     index = {nid: i for i, nid in enumerate(host.nids)}
     for a, b in _pairs(host):

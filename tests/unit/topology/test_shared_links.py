@@ -137,6 +137,14 @@ def test_without_measurements_there_are_no_links():
     assert shared_links(square(bandwidths={}), shared(square())) == ()
 
 
+def test_a_link_of_unknown_width_leaves_each_path_its_own():
+    """That of nodes 2 and 3, which no way from the others' side needs to be shown."""
+    some = {pair: rate for pair, rate in square().bandwidths.items() if set(pair) != {2, 3}}
+    got = {one: rates for one, rates in shared(square()).items() if {*one.one} != {2, 3} != {*one.other}}
+    assert shared_links(square(), got) != ()
+    assert shared_links(square(bandwidths=some), got) == ()
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_latencies_that_vary_make_no_links_of_nodes_that_are_joined(seed: int):
     """One node may seem to lie between two others; but no path loses anything while others are read."""

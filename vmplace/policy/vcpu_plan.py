@@ -181,8 +181,8 @@ def better_layout(view: HostView, watched_ns: float) -> Layout | None:
 def worth_gathering(view: HostView, lived_ns: Matrix) -> dict[str, tuple[int, float]]:
     """Return who is worth gathering, on which node, and which share of its time that saves.
 
-    ``lived_ns[G]``: for how long each guest was watched; what all of them save in as long must be more than
-    what it costs that memory follows, and nobody may lose ``LOSS``.
+    ``lived_ns[G]``: for how long each guest was watched; what all of them save in as long, and each that is
+    gathered, must be more than what it costs that memory follows, and nobody may lose ``LOSS``.
     """
     if not any(map(_may_move, view.guests)) or not gathered(view)[1]:
         return {}
@@ -199,12 +199,17 @@ def worth_gathering(view: HostView, lived_ns: Matrix) -> dict[str, tuple[int, fl
             for guest, nodes, share in zip(view.guests, layout, saved, strict=True)
             if guest.name in who
         }
+        own_ns = {
+            guest.name: float(lived * share) - following_ns(view, guest)
+            for guest, lived, share in zip(view.guests, lived_ns, saved, strict=True)
+            if guest.name in who
+        }
         kept = float(np.mean(lived_ns * saved)) - _stake_ns(view, layout)
         is_worth_it = kept > most and np.mean([share for _, share in chosen.values()]) > WORTH
-        if is_worth_it and bool((saved >= least).all()):
+        if is_worth_it and bool((saved >= least).all()) and min(own_ns.values()) > 0:
             best, most = chosen, kept
         # Without who gains least, or loses most, the others may do better.
-        stay |= {min(chosen, key=lambda name: chosen[name][1])}
+        stay |= {min(own_ns, key=lambda name: own_ns[name])}
     return best
 
 

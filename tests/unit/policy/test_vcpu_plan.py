@@ -47,6 +47,15 @@ def test_a_layout_is_chosen_only_once_it_pays_for_the_memory_that_must_follow():
     assert better_layout(host, 10_000 * MS) is not None
 
 
+def test_who_is_too_young_to_pay_for_itself_is_not_gathered_for_others_gains():
+    """Both together would gain more than both cost; the young one may end before it has gained anything."""
+    host = view(spread("old"), spread("young"), move_ns=1e5, cpus=8)
+    long_ns, short_ns = 1000 * MS, 1 * MS
+    assert worth_gathering(host, np.array([long_ns, long_ns])).keys() == {"old", "young"}
+    assert worth_gathering(host, np.array([long_ns, short_ns])).keys() == {"old"}
+    assert worth_gathering(host, np.array([short_ns, short_ns])) == {}
+
+
 def test_who_fits_on_no_node_leaves_the_crowded_one():
     wide = replace(spread("wide", vcpus=6), vcpu_node=np.array([0, 0, 0, 0, 0, 1]))
     (layout,), there = gathered(view(wide))

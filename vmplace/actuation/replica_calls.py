@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace import native
-from vmplace.actuation.replica_frames import BLOCK, Gfns, blocks_of
+from vmplace.actuation.frame_sets import Gfns
+from vmplace.actuation.replica_frames import BLOCK, blocks_of
 from vmplace.errors import VmplaceError
 from vmplace.topology.placement import Placement
 

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from vmplace.actuation.frame_sets import NONE, FrameSet, Gfns, united
 from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 from vmplace.topology.placement import Slot
 
-Gfns = npt.NDArray[np.uint64]
-NONE: Gfns = np.zeros(0, np.uint64)
 BLOCK = HUGE_BYTES // PAGE_BYTES
 """A huge page gets copies as a whole, if all its frames are asked for in one range."""
 MOST_DOUBTED = 1 << 16
@@ -18,7 +17,7 @@ MOST_DOUBTED = 1 << 16
 
 
 class ReplicatedFrames:
-    """The frames that were replicated lately: eight bytes for each.
+    """The frames that were replicated lately.
 
     KVM drops copies of pages that are written, or when memory is short, and tells how many, but not which.
     Then all that are held are in doubt, as they are where one more node is to have copies.  They are asked
@@ -27,10 +26,9 @@ class ReplicatedFrames:
     """
 
     def __init__(self) -> None:
-        self._frames: Gfns = NONE
-        self._doubted: Gfns = NONE
+        self._frames = self._doubted = FrameSet()
         self._again: Gfns = NONE
-        self._next_again = np.uint64(0)
+        self._next_again = 0
         self._dropped = self._nodes = 0
 
     def note(self, tried: Gfns, done: Gfns, unsure: Gfns = NONE, lacking: Gfns = NONE) -> int:
@@ -39,42 +37,38 @@ class ReplicatedFrames:
         ``unsure``: those that may have some, which nobody knows.  They count as held, to be dropped with the
         others, and are in doubt.  So do those ``lacking`` further copies that had some: they keep these.
         """
-        new = np.setdiff1d(done, self._frames, assume_unique=True)
-        unsure = united(unsure, np.intersect1d(lacking, self._frames, assume_unique=True))
-        others = np.setdiff1d(self._frames, tried, assume_unique=True)
-        self._frames = united(others, done, unsure)
-        in_doubt = np.setdiff1d(self._doubted, tried, assume_unique=True)
-        self._doubted = united(in_doubt, unsure)
-        self._go_on(tried)
-        return len(new)
+        new = len(done) - int(np.count_nonzero(self._frames.has(done)))
+        asked = FrameSet.of(tried)
+        in_doubt = FrameSet.of(unsure) | (FrameSet.of(lacking) & self._frames)
+        self._frames = united(self._frames - asked, FrameSet.of(done), in_doubt)
+        self._doubted = (self._doubted - asked) | in_doubt
+        self._go_on(asked)
+        return new
 
-    def _go_on(self, tried: Gfns) -> None:
+    def _go_on(self, tried: FrameSet) -> None:
         """Have the next question of what is in doubt begin with the first that was left out of the last."""
-        left = self._again[~np.isin(self._again, tried)]
+        left = self._again[~tried.has(self._again)]
         if len(left):
-            self._next_again = left[0]
+            self._next_again = int(left[0])
         elif len(self._again):
-            self._next_again = self._again[-1] + np.uint64(1)
+            self._next_again = int(self._again[-1]) + 1
         self._again = NONE
 
     def any(self) -> bool:
         """Tell whether any frame has copies."""
-        return bool(len(self._frames))
+        return bool(self._frames)
 
-    def among(self, first: Gfns, end: Gfns) -> Gfns:
+    def among(self, first: Gfns, end: Gfns) -> FrameSet:
         """Return the frames held that lie in these runs, by first frame and by the one after the last."""
-        order = np.argsort(first, kind="stable")
-        first, end = first[order], np.maximum.accumulate(end[order])
-        at = np.searchsorted(first, self._frames, side="right").astype(np.intp) - 1
-        found: Gfns = self._frames[(at >= 0) & (self._frames < np.append(end, np.uint64(0))[at])]
-        return found
+        return self._frames & FrameSet.of_runs(first, end)
 
-    def take(self, gfns: Gfns) -> Gfns:
-        """Forget those of ``gfns`` that have copies, and return them, ascending."""
-        taken = np.intersect1d(self._frames, gfns, assume_unique=True)
-        self._frames = np.setdiff1d(self._frames, taken, assume_unique=True)
-        self._doubted = np.setdiff1d(self._doubted, taken, assume_unique=True)
-        return taken
+    def forget(self, frames: FrameSet) -> None:
+        """Hold these no more: their copies are dropped."""
+        self._frames, self._doubted = self._frames - frames, self._doubted - frames
+
+    def doubt(self, frames: FrameSet) -> None:
+        """Hold these, in doubt: nobody knows whether they have copies."""
+        self._frames, self._doubted = self._frames | frames, self._doubted | frames
 
     def note_drops(self, dropped: int) -> None:
         """Doubt all frames, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
@@ -87,29 +81,17 @@ class ReplicatedFrames:
             self._doubted = self._frames
         self._nodes = nodes
 
-    def missing(self, gfns: Gfns) -> Gfns:
-        """Return those of ``gfns``, ascending, to ask for: that have no copies, or are in doubt."""
-        doubted = np.intersect1d(gfns, self._doubted, assume_unique=True)
-        self._again = from_on(doubted, self._next_again)[:MOST_DOUBTED]
-        return united(np.setdiff1d(gfns, self._frames, assume_unique=True), self._again)
+    def without(self, frames: FrameSet) -> FrameSet:
+        """Return those of ``frames`` that have no copies."""
+        return frames - self._frames
+
+    def missing(self, frames: FrameSet) -> FrameSet:
+        """Return those of ``frames`` to ask for: that have no copies, or are in doubt."""
+        self._again = (frames & self._doubted).in_turn(self._next_again, MOST_DOUBTED)
+        return self.without(frames) | FrameSet.of(self._again)
 
 
-def united(*parts: Gfns) -> Gfns:
-    """Return all frames of some lists, each once, ascending.
-
-    The parts are in order mostly, so that to sort them takes a hundredth of what np.unique takes.
-    """
-    gfns = np.sort(np.concatenate((NONE, *parts)), kind="stable")
-    return gfns[np.append(gfns[1:] != gfns[:-1], True)] if len(gfns) else gfns
-
-
-def from_on(gfns: Gfns, first: np.uint64) -> Gfns:
-    """Return the frames, ascending, in turn: from ``first`` on, and then those before it."""
-    at = int(np.searchsorted(gfns, first))
-    return np.concatenate((gfns[at:], gfns[:at]))
-
-
-def runs_in(pages: Collapse, slots: Iterable[Slot]) -> tuple[Gfns, Gfns]:
+def runs_in(pages: Collapse | Replication, slots: Iterable[Slot]) -> tuple[Gfns, Gfns]:
     """Return the runs of guest frames of these pages: the first of each, and the one after its last."""
     end = pages.hva + pages.npages.astype(np.uint64) * np.uint64(PAGE_BYTES)
     firsts, ends = [NONE], [NONE]
@@ -122,29 +104,15 @@ def runs_in(pages: Collapse, slots: Iterable[Slot]) -> tuple[Gfns, Gfns]:
     return np.concatenate(firsts), np.concatenate(ends)
 
 
-def wanted_gfns(wanted: Replication, slots: Iterable[Slot]) -> Gfns:
-    """Return the guest frames of the wanted pages, ascending; pages that no slot maps are left out."""
-    hvas = np.repeat(wanted.hva, wanted.npages) + _steps(wanted.npages) * np.uint64(PAGE_BYTES)
-    found = []
-    for slot in slots:
-        inside = (hvas >= np.uint64(slot.hva)) & (hvas < np.uint64(slot.hva + slot.npages * PAGE_BYTES))
-        if not slot.as_id and inside.any():
-            offset = (hvas[inside] - np.uint64(slot.hva)) // np.uint64(PAGE_BYTES)
-            found.append(offset + np.uint64(slot.base_gfn))
-    return united(*found)
+def frames_of(pages: Collapse | Replication, slots: Iterable[Slot]) -> FrameSet:
+    """Return the guest frames of these pages; those that no slot maps are left out."""
+    return FrameSet.of_runs(*runs_in(pages, slots))
 
 
 def runs_of(gfns: Gfns) -> tuple[Gfns, npt.NDArray[np.int32]]:
     """Return the first frame and the length of each run of ascending frames."""
     starts = np.flatnonzero(np.diff(gfns.astype(np.int64), prepend=-2) != 1)
     return gfns[starts], np.diff(starts, append=len(gfns)).astype(np.int32)
-
-
-def _steps(npages: npt.NDArray[np.int32]) -> Gfns:
-    """Return 0, 1, ... npages - 1 for each run."""
-    ends = np.cumsum(npages)
-    steps: Gfns = (np.arange(int(npages.sum())) - np.repeat(ends - npages, npages)).astype(np.uint64)
-    return steps
 
 
 def affordable(gfns: Gfns, most: int) -> Gfns:

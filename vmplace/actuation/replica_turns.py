@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from vmplace.actuation.frame_sets import NONE, FrameSet, Gfns
 from vmplace.actuation.replica_calls import Attempt
-from vmplace.actuation.replica_frames import BLOCK, NONE, Gfns, ReplicatedFrames, affordable, from_on
+from vmplace.actuation.replica_frames import BLOCK, ReplicatedFrames, affordable
 
 MOST_REFUSED, MOST_PARTS, MOST_AT_ONCE = 1 << 14, 64, 1 << 14
 """So many frames are refused in a window until it asks for no more, in so many parts, each of so many."""
@@ -39,25 +40,30 @@ class Turn:
 class CopyWindow:
     """What one window asks for, part by part: a part is what the budget pays for if KVM copies all of it."""
 
-    def __init__(self, asked: Gfns, turn: Turn, most: int) -> None:
-        """``asked``: ascending.  ``most``: how many the budget pays for."""
-        self._order = from_on(asked, _begin(asked, turn.next_gfn, most))
-        self._turn = turn
-        self._upto = self._refused = 0
+    def __init__(self, asked: FrameSet, turn: Turn, most: int) -> None:
+        """``most``: how many the budget pays for."""
+        self.asked = len(asked)
+        self._rest = asked
+        self._turn, self._next_gfn = turn, _begin(asked, turn.next_gfn, most)
+        self._refused = 0
         self._attempts: list[Attempt] = []
 
     def part(self, most: int) -> Gfns:
         """Return which frames to ask for now, ascending; none: no more in this window."""
         if self._refused >= MOST_REFUSED or len(self._attempts) >= MOST_PARTS:
             return NONE
-        return np.sort(affordable(self._order[self._upto :], min(most, MOST_AT_ONCE)))
+        most = min(most, MOST_AT_ONCE)
+        part = affordable(self._rest.in_turn(self._next_gfn, most + BLOCK), most)
+        if len(part):
+            self._next_gfn = int(part[-1]) + 1
+            self._rest -= FrameSet.of(part)
+        return np.sort(part)
 
     def note(self, attempt: Attempt) -> None:
         """Note what came of a part; where a call failed, the next question goes on behind the part, too."""
         self._attempts.append(attempt)
-        self._upto += len(attempt.gfns)
         self._refused += len(attempt.tried) - len(attempt.done)
-        self._turn.next_gfn = int(self._order[self._upto - 1]) + 1
+        self._turn.next_gfn = self._next_gfn
 
     def end(self, held: ReplicatedFrames) -> int:
         """Note in ``held`` what came of all parts; return how many frames have copies that had none."""
@@ -70,7 +76,7 @@ class CopyWindow:
 
     def left(self) -> int:
         """Return how many frames were not asked for."""
-        return len(self._order) - sum(len(one.tried) for one in self._attempts)
+        return self.asked - sum(len(one.tried) for one in self._attempts)
 
     def refused(self) -> Mapping[str, int]:
         """Return how many were refused for what."""
@@ -80,8 +86,8 @@ class CopyWindow:
         return dict(counts)
 
 
-def _begin(asked: Gfns, next_gfn: int, most: int) -> np.uint64:
+def _begin(asked: FrameSet, next_gfn: int, most: int) -> int:
     """Return where to go on: with all of a whole block, which may be a huge page, if that is paid for."""
-    block = np.array([next_gfn // BLOCK, next_gfn // BLOCK + 1], np.uint64) * np.uint64(BLOCK)
-    first, end = np.searchsorted(asked, block).tolist()
-    return block[0] if end - first == BLOCK <= most else np.uint64(next_gfn)
+    first = next_gfn - next_gfn % BLOCK
+    is_whole = bool(asked.has(np.arange(first, first + BLOCK, dtype=np.uint64)).all())
+    return first if is_whole and most >= BLOCK else next_gfn

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vmplace.actuation.budget import Budget
+from vmplace.actuation.frame_sets import FrameSet
 from vmplace.actuation.replica_calls import Ask, Attempt, collapse_all, collapse_runs
-from vmplace.actuation.replica_frames import NONE, Gfns, ReplicatedFrames, runs_in, runs_of, wanted_gfns
+from vmplace.actuation.replica_frames import ReplicatedFrames, frames_of, runs_in, runs_of
 from vmplace.actuation.replica_patience import Patience
 from vmplace.actuation.replica_payment import Payment
 from vmplace.actuation.replica_turns import CopyWindow, Turn
@@ -61,9 +62,11 @@ class ReplicatedGuest:
         self.tools.budget.charge(self.payment.due_bytes(statistics, _each_bytes(nodes)), now_ns)
         self.held.note_drops(sum(statistics[name] for name in DROPPED))
         self.held.note_nodes(nodes)
-        asked = self.held.missing(wanted_gfns(wanted, info.slots))
+        frames = frames_of(wanted, info.slots)
         if not self.patience.is_over(statistics, now_ns):
-            return ReplicaOutcome(self.name, refused={SHORT_LIVED: len(asked)}), None
+            return ReplicaOutcome(self.name, refused={SHORT_LIVED: len(self.held.without(frames))}), None
+        if not (asked := self.held.missing(frames)):
+            return ReplicaOutcome(self.name), None
         return self._try(nodes, asked, wanted.limit_bytes, is_stopping)
 
     def drop(self, unwanted: Collapse) -> int:
@@ -73,21 +76,19 @@ class ReplicatedGuest:
         """
         if not self.held.any():
             return 0
-        gfns = self.held.take(self.held.among(*runs_in(unwanted, self.placement.info().slots)))
-        try:
-            collapse_runs(self.placement.fd, *runs_of(gfns), self._ask)
-        except Exception:
-            # Some may be there still: the next plan may ask for them again.
-            self.held.note(gfns, NONE, unsure=gfns)
-            raise
-        return len(gfns)
+        frames = self.held.among(*runs_in(unwanted, self.placement.info().slots))
+        # If that fails, some may be there still: the next plan may ask for them again.
+        self.held.doubt(frames)
+        collapse_runs(self.placement.fd, *runs_of(frames.frames()), self._ask)
+        self.held.forget(frames)
+        return len(frames)
 
     def drop_all(self) -> None:
         """Drop all copies; raises as ``drop`` does."""
         collapse_all(self.placement, self._ask)
 
     def _try(
-        self, nodes: int, asked: Gfns, limit_bytes: int | None, is_stopping: Callable[[], bool]
+        self, nodes: int, asked: FrameSet, limit_bytes: int | None, is_stopping: Callable[[], bool]
     ) -> Tried:
         """Ask KVM for copies, part by part."""
         each_bytes = _each_bytes(nodes)
@@ -108,7 +109,7 @@ class ReplicatedGuest:
             new, refused = window.end(self.held), window.refused()
         # Whether the rest is refused, too, is not known before its turn.
         is_lasting = bool(refused.keys() - PASSING) and not self.held.any()
-        if is_lasting and self.turn.is_whole(len(asked)):
+        if is_lasting and self.turn.is_whole(window.asked):
             self.patience.note_refusal(self.tools.clock())
         return ReplicaOutcome(self.name, new, window.left(), refused), failure
 

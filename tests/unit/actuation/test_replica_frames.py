@@ -4,16 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from vmplace.actuation.frame_sets import FrameSet, Gfns
 from vmplace.actuation.replica_frames import (
     MOST_DOUBTED,
     ReplicatedFrames,
     affordable,
     blocks_of,
-    from_on,
+    frames_of,
     runs_in,
     runs_of,
-    united,
-    wanted_gfns,
 )
 from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.placement import Slot
@@ -24,7 +23,20 @@ HVA = 0x7F00_0000_0000
 def gfns(runs: list[tuple[int, int]], slots: list[Slot]) -> list[int]:
     hva = np.array([HVA + first * 4096 for first, _ in runs], np.uint64)
     npages = np.array([count for _, count in runs], np.int32)
-    found: list[int] = wanted_gfns(Replication("db1", hva, npages, (0, 1), "reason"), slots).tolist()
+    wanted = Replication("db1", hva, npages, (0, 1), "reason")
+    found: list[int] = frames_of(wanted, slots).frames().tolist()
+    return found
+
+
+def missing(held: ReplicatedFrames, frames: Gfns) -> Gfns:
+    return held.missing(FrameSet.of(frames)).frames()
+
+
+def take(held: ReplicatedFrames, frames: Gfns) -> list[int]:
+    """Forget those of the frames that have copies, and return them."""
+    taken = held.among(frames, frames + np.uint64(1))
+    held.forget(taken)
+    found: list[int] = taken.frames().tolist()
     return found
 
 
@@ -44,7 +56,7 @@ def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some()
     asked = []
     for dropped in (0, 1, 1, 3):
         held.note_drops(dropped)
-        asked.append(held.missing(frames).tolist())
+        asked.append(missing(held, frames).tolist())
         held.note(np.array(asked[-1], np.uint64), done)
     assert asked == [[5], [3, 5, 9], [5], [3, 5, 9]]
 
@@ -56,13 +68,13 @@ def test_where_one_more_node_is_to_have_copies_all_frames_are_asked_for_again_an
     asked = []
     for nodes in (0b011, 0b011, 0b111, 0b011, 0b111):
         held.note_nodes(nodes)
-        asked.append(held.missing(frames).tolist())
-        held.note(held.missing(frames), frames)
+        asked.append(missing(held, frames).tolist())
+        held.note(missing(held, frames), frames)
     assert asked == [[3, 5, 9], [], [3, 5, 9], [], [3, 5, 9]]
     # For want of memory two get none on the third node; one of them is not known to have any.
-    held.take(frames[:1])
+    take(held, frames[:1])
     held.note(frames, frames[2:], none, frames[:2])
-    assert held.missing(frames).tolist() == [3, 5] and held.take(frames).tolist() == [5, 9]
+    assert missing(held, frames).tolist() == [3, 5] and take(held, frames) == [5, 9]
 
 
 def test_frames_in_doubt_are_asked_for_some_at_a_time() -> None:
@@ -70,7 +82,7 @@ def test_frames_in_doubt_are_asked_for_some_at_a_time() -> None:
     held.note(frames, frames)
     held.note_drops(1)
     for _ in range(4):
-        asked = held.missing(frames)
+        asked = missing(held, frames)
         held.note(asked, asked)
         counts.append(len(asked))
     assert counts == [MOST_DOUBTED, MOST_DOUBTED, 1, 0]
@@ -81,29 +93,24 @@ def test_frames_in_doubt_are_so_until_they_were_asked_for() -> None:
     held.note(frames, frames)
     held.note_drops(1)
     # The budget pays for none of them, then for one, which turns out to have lost its copies.
-    held.note(held.missing(frames)[:0], frames[:0])
-    held.note(held.missing(frames)[:1], frames[:0])
-    assert held.missing(frames).tolist() == [3, 5, 9]
+    held.note(missing(held, frames)[:0], frames[:0])
+    held.note(missing(held, frames)[:1], frames[:0])
+    assert missing(held, frames).tolist() == [3, 5, 9]
     held.note(frames, frames)
-    assert held.missing(frames).tolist() == []
+    assert missing(held, frames).tolist() == []
 
 
 def test_all_frames_in_doubt_come_to_their_turn_though_copies_are_dropped_each_time() -> None:
     held, frames, asked = ReplicatedFrames(), np.arange(3 * MOST_DOUBTED, dtype=np.uint64), set[int]()
     held.note(frames, frames)
-    first = np.uint64(0)
+    first = 0
     for dropped in range(1, 7):
         held.note_drops(dropped)
         # Not all of them are paid for.
-        part = from_on(held.missing(frames), first)[: MOST_DOUBTED // 2]
+        part = held.missing(FrameSet.of(frames)).in_turn(first, MOST_DOUBTED // 2)
         held.note(part, part)
-        asked, first = asked | set(part.tolist()), part[-1] + np.uint64(1)
+        asked, first = asked | set(part.tolist()), int(part[-1]) + 1
     assert len(asked) == len(frames)
-
-
-def test_lists_of_frames_are_united_in_order() -> None:
-    assert united(frames((7, 2), (1, 2)), frames((2, 3)), frames()).tolist() == [1, 2, 3, 4, 7, 8]
-    assert united().tolist() == []
 
 
 def test_frames_that_lost_their_copies_count_anew() -> None:
@@ -114,14 +121,14 @@ def test_frames_that_lost_their_copies_count_anew() -> None:
 def test_frames_whose_copies_were_dropped_are_held_no_more() -> None:
     held, frames = ReplicatedFrames(), np.array([3, 5, 9], np.uint64)
     held.note(frames, frames)
-    assert held.take(np.array([4, 5, 9], np.uint64)).tolist() == [5, 9]
-    assert held.any() and held.take(frames).tolist() == [3] and not held.any()
+    assert take(held, np.array([4, 5, 9], np.uint64)) == [5, 9]
+    assert held.any() and take(held, frames) == [3] and not held.any()
 
 
 def test_frames_held_are_found_by_runs_of_pages_however_long_these_are() -> None:
     slots = [Slot(0, 16, HVA, 0), Slot(0, 16, HVA, 1), Slot(1 << 20, 1 << 40, HVA + 16 * 4096, 0)]
     held, some = ReplicatedFrames(), frames((3, 1), (5, 1), (15, 1), (1 << 20, 2), ((1 << 20) + 9, 1))
-    assert held.among(*runs_in(dropped((0, 1 << 30)), slots)).tolist() == []
+    assert held.among(*runs_in(dropped((0, 1 << 30)), slots)).frames().tolist() == []
     held.note(some, some)
     for runs, found in (
         (((0, 1 << 30),), some.tolist()),
@@ -130,7 +137,7 @@ def test_frames_held_are_found_by_runs_of_pages_however_long_these_are() -> None
         (((5, 1), (25, 1)), [5, (1 << 20) + 9]),
         ((), []),
     ):
-        assert held.among(*runs_in(dropped(*runs), slots)).tolist() == found
+        assert held.among(*runs_in(dropped(*runs), slots)).frames().tolist() == found
 
 
 def dropped(*runs: tuple[int, int]) -> Collapse:

@@ -11,6 +11,7 @@ from tests.unit.actuation.child_guest import guest_of
 from tests.unit.actuation.copying_kvm import COPIES, CountingKvm, OneSlot
 from vmplace.actuation import replica_turns
 from vmplace.actuation.budget import Budget
+from vmplace.actuation.frame_sets import FrameSet
 from vmplace.actuation.replica_calls import Attempt
 from vmplace.actuation.replica_frames import ReplicatedFrames
 from vmplace.actuation.replica_turns import MOST_IN_A_ROW, MOST_PARTS, CopyWindow, Turn
@@ -121,7 +122,7 @@ def test_a_guest_waits_only_once_all_was_refused_for_good(few_a_window: None) ->
 
 def asked_in_turn(asked: list[int], turn: Turn, most: int) -> list[int]:
     """Return the first part of a window, all of which is refused."""
-    window = CopyWindow(np.array(asked, np.uint64), turn, most)
+    window = CopyWindow(FrameSet.of(np.array(asked, np.uint64)), turn, most)
     attempt = Attempt(3, 0b11, window.part(most), lambda *_: None)
     window.note(attempt)
     window.end(ReplicatedFrames())

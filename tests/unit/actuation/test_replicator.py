@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -140,3 +141,19 @@ def test_where_nodes_have_no_roots_for_now_copies_stay_and_the_reason_names_the_
         _, (failure,) = replicator.apply([COPIES], {"db1": guest})
         assert failure == f"guest db1: not replicated: {reason}"
     assert all(nodes for nodes, _ in kvm.dropped)
+
+
+def test_a_plan_with_nothing_to_do_lists_none_of_the_frames():
+    npages, kvm = 1 << 20, Kvm()
+    slot, guest = OneSlot(npages=npages), guest_of(os.getpid(), 1 << 32, npages)
+    opened: Any = lambda *_: slot  # noqa: E731
+    replicator = Replicator(Budget(None), lambda: 0, opened=opened, ask=kvm)
+    wanted = replace(COPIES, npages=np.array([npages], np.int32))
+    (outcome,), _ = replicator.apply([wanted], {"db1": guest})
+    assert outcome.replicated == npages
+    calls = len(kvm.dropped)
+    tracemalloc.start()
+    replicator.apply([wanted], {"db1": guest})
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 1 << 20 and len(kvm.dropped) == calls

@@ -32,7 +32,9 @@ STATUS = (
 MOST_RANGES = 1024
 MOST_PAGES = 8 * BLOCK
 """Per call, so that an order to stop need not wait for long."""
-OK, BUSY, NO_MEMORY = (STATUS.index(word) for word in ("ok", "busy", "no memory"))
+OK, BUSY = (STATUS.index(word) for word in ("ok", "busy"))
+BARE = [STATUS.index(word) for word in ("no memslot", "not present", "dirty logging")]
+"""Why a page has no copies at all.  Pages that KVM refuses for other reasons keep those that they have."""
 INTERRUPTED = -1
 """The status of what KVM was not asked for, or did not come to."""
 MOST_STILL = 3
@@ -60,7 +62,7 @@ class Attempt:
     def __init__(self, fd: int, nodes: int, gfns: Gfns, ask: Ask = ask_kvm) -> None:
         self._fd, self._nodes, self._ask = fd, nodes, ask
         self.gfns = gfns
-        self.was_asked, self.has, self.unsure = (np.zeros(len(gfns), np.bool_) for _ in range(3))
+        self.was_asked, self.has, self.unsure, self._is_bare = np.zeros((4, len(gfns)), np.bool_)
         self.status = np.full(len(gfns), INTERRUPTED, np.int32)
 
     def run(self) -> None:
@@ -86,10 +88,9 @@ class Attempt:
         return self.gfns[self.unsure]
 
     @property
-    def lacking(self) -> Gfns:
-        """Return those for which there was no memory: what copies they had they keep."""
-        lacking: Gfns = self.gfns[(self.status == NO_MEMORY) & ~self.has & ~self.unsure]
-        return lacking
+    def bare(self) -> Gfns:
+        """Return those that have no copies, for sure."""
+        return self.gfns[self._is_bare]
 
     def refused(self) -> dict[str, int]:
         """Return how many were refused for what."""
@@ -116,6 +117,9 @@ class Attempt:
             self.has[mine] = np.repeat(done == npages[part], npages[part])
             self.unsure[mine] = np.repeat((done > 0) & (done < npages[part]), npages[part])
             self.status[mine] = np.repeat(status, npages[part])
+            # Of a range KVM tells why the first of its frames is refused, and not of the others.
+            is_bare = np.isin(status, BARE) & (npages[part] == 1) & (done == 0)
+            self._is_bare[mine] = np.repeat(is_bare, npages[part])
 
 
 def calls_of(npages: Statuses) -> list[slice]:

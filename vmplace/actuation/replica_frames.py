@@ -31,16 +31,17 @@ class ReplicatedFrames:
         self._next_again = 0
         self._dropped = self._nodes = 0
 
-    def note(self, tried: Gfns, done: Gfns, unsure: Gfns = NONE, lacking: Gfns = NONE) -> int:
+    def note(self, tried: Gfns, done: Gfns, unsure: Gfns = NONE, bare: Gfns = NONE) -> int:
         """Note which of the frames that were tried have copies; return how many had none before.
 
         ``unsure``: those that may have some, which nobody knows.  They count as held, to be dropped with the
-        others, and are in doubt.  So do those ``lacking`` further copies that had some: they keep these.
+        others, and are in doubt.  So do all others that were refused and had some, as KVM keeps these: but
+        for those that are ``bare``, and have none for sure.
         """
         new = len(done) - int(np.count_nonzero(self._frames.has(done)))
-        asked = FrameSet.of(tried)
-        in_doubt = FrameSet.of(unsure) | (FrameSet.of(lacking) & self._frames)
-        self._frames = united(self._frames - asked, FrameSet.of(done), in_doubt)
+        asked, copied = FrameSet.of(tried), FrameSet.of(done)
+        in_doubt = ((asked & self._frames) - copied - FrameSet.of(bare)) | FrameSet.of(unsure)
+        self._frames = united(self._frames - asked, copied, in_doubt)
         self._doubted = (self._doubted - asked) | in_doubt
         self._go_on(asked)
         return new
@@ -55,8 +56,12 @@ class ReplicatedFrames:
         self._again = NONE
 
     def any(self) -> bool:
-        """Tell whether any frame has copies."""
+        """Tell whether any frame may have copies."""
         return bool(self._frames)
+
+    def any_sure(self) -> bool:
+        """Tell whether any frame has copies, beyond doubt."""
+        return bool(self._frames - self._doubted)
 
     def among(self, first: Gfns, end: Gfns) -> FrameSet:
         """Return the frames held that lie in these runs, by first frame and by the one after the last."""

@@ -67,12 +67,12 @@ class CopyWindow:
 
     def end(self, held: ReplicatedFrames) -> int:
         """Note in ``held`` what came of all parts; return how many frames have copies that had none."""
-        tried, done, unknown, lacking = (
+        tried, done, unknown, bare = (
             np.concatenate([NONE, *(getattr(one, name) for one in self._attempts)])
-            for name in ("tried", "done", "unknown", "lacking")
+            for name in ("tried", "done", "unknown", "bare")
         )
         self._turn.note(len(tried), is_vain=not len(done))
-        return held.note(tried, done, unknown, lacking)
+        return held.note(tried, done, unknown, bare)
 
     def left(self) -> int:
         """Return how many frames were not asked for."""

@@ -108,7 +108,7 @@ class ReplicatedGuest:
             # Whatever ended it: what was copied is to be dropped one day.
             new, refused = window.end(self.held), window.refused()
         # Whether the rest is refused, too, is not known before its turn.
-        is_lasting = bool(refused.keys() - PASSING) and not self.held.any()
+        is_lasting = bool(refused.keys() - PASSING) and not self.held.any_sure()
         if is_lasting and self.turn.is_whole(window.asked):
             self.patience.note_refusal(self.tools.clock())
         return ReplicaOutcome(self.name, new, window.left(), refused), failure

@@ -64,16 +64,16 @@ def test_frames_that_have_copies_are_asked_for_again_once_kvm_has_dropped_some()
 def test_where_one_more_node_is_to_have_copies_all_frames_are_asked_for_again_and_keep_what_they_have() -> (
     None
 ):
-    held, frames, none = ReplicatedFrames(), np.array([3, 5, 9], np.uint64), np.zeros(0, np.uint64)
+    held, frames = ReplicatedFrames(), np.array([3, 5, 9], np.uint64)
     asked = []
     for nodes in (0b011, 0b011, 0b111, 0b011, 0b111):
         held.note_nodes(nodes)
         asked.append(missing(held, frames).tolist())
         held.note(missing(held, frames), frames)
     assert asked == [[3, 5, 9], [], [3, 5, 9], [], [3, 5, 9]]
-    # For want of memory two get none on the third node; one of them is not known to have any.
+    # Two get none on the third node; one of them is not known to have any.
     take(held, frames[:1])
-    held.note(frames, frames[2:], none, frames[:2])
+    held.note(frames, frames[2:])
     assert missing(held, frames).tolist() == [3, 5] and take(held, frames) == [5, 9]
 
 
@@ -113,9 +113,11 @@ def test_all_frames_in_doubt_come_to_their_turn_though_copies_are_dropped_each_t
     assert len(asked) == len(frames)
 
 
-def test_frames_that_lost_their_copies_count_anew() -> None:
-    held, frames = ReplicatedFrames(), np.array([3, 5], np.uint64)
-    assert [held.note(frames, frames), held.note(frames, frames[:1]), held.note(frames, frames)] == [2, 0, 1]
+def test_frames_that_have_none_for_sure_count_anew() -> None:
+    held, frames, none = ReplicatedFrames(), np.array([3, 5], np.uint64), np.zeros(0, np.uint64)
+    bare = frames[1:]
+    new = [held.note(frames, frames), held.note(frames, frames[:1], none, bare), held.note(frames, frames)]
+    assert new == [2, 0, 1]
 
 
 def test_frames_whose_copies_were_dropped_are_held_no_more() -> None:

@@ -1,4 +1,4 @@
-"""Ask KVM to give guest frames copies on several nodes, or to drop these: range by range, in small calls."""
+"""Ask KVM to give guest frames copies on several nodes: range by range, in small calls."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,8 +9,6 @@ import numpy.typing as npt
 from vmplace import native
 from vmplace.actuation.frame_sets import Gfns
 from vmplace.actuation.replica_frames import BLOCK, blocks_of
-from vmplace.errors import VmplaceError
-from vmplace.topology.placement import Placement
 
 STATUS = (
     "ok",
@@ -37,8 +35,6 @@ BARE = [STATUS.index(word) for word in ("no memslot", "not present", "dirty logg
 """Why a page has no copies at all.  Pages that KVM refuses for other reasons keep those that they have."""
 INTERRUPTED = -1
 """The status of what KVM was not asked for, or did not come to."""
-MOST_STILL = 3
-"""Calls in a row that drop nothing, until it is left for later."""
 Statuses = npt.NDArray[np.int32]
 Indexes = npt.NDArray[np.intp]
 Ask = Callable[[int, int, Gfns, Statuses, Statuses, Statuses], None]
@@ -133,35 +129,3 @@ def calls_of(npages: Statuses) -> list[slice]:
 
 def _word(code: int) -> str:
     return STATUS[code] if 0 <= code < len(STATUS) else "interrupted"
-
-
-def collapse_all(placement: Placement, ask: Ask) -> None:
-    """Drop all copies of a guest."""
-    slots = [slot for slot in placement.info().slots if not slot.as_id]
-    gfns = np.array([slot.base_gfn for slot in slots], np.uint64)
-    npages = np.array([slot.npages for slot in slots], np.int32)
-    collapse_runs(placement.fd, gfns, npages, ask)
-
-
-def collapse_runs(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32], ask: Ask) -> None:
-    """Drop the copies of runs of frames."""
-    for first in range(0, len(gfns), MOST_RANGES):
-        part = slice(first, first + MOST_RANGES)
-        _collapse_ranges(fd, gfns[part], npages[part], ask)
-
-
-def _collapse_ranges(fd: int, gfns: Gfns, npages: npt.NDArray[np.int32], ask: Ask) -> None:
-    """Drop the copies of as many ranges as one call takes; VmplaceError if it would not end."""
-    still = 0
-    while len(gfns) and still < MOST_STILL:
-        done, status = np.zeros_like(npages), np.zeros_like(npages)
-        ask(fd, 0, gfns, npages, done, status)
-        # A signal cuts a call short, without an error: the next one goes on from there.
-        still = 0 if done.any() else still + 1
-        rest = np.flatnonzero(done < npages)
-        gfns, npages = gfns[rest] + done[rest].astype(np.uint64), npages[rest] - done[rest]
-    if len(gfns):
-        raise VmplaceError(
-            f"KVM was interrupted {MOST_STILL} times, copies of {npages.sum()} pages may be left",
-            hint="`vmplace undo` drops them",
-        )

@@ -1,13 +1,16 @@
 """One guest's copies: what is remembered of them, and how more are made within the budget."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.frame_sets import FrameSet
-from vmplace.actuation.replica_calls import Ask, Attempt, collapse_all, collapse_runs
-from vmplace.actuation.replica_frames import ReplicatedFrames, frames_of, runs_in, runs_of
+from vmplace.actuation.replica_calls import Ask, Attempt
+from vmplace.actuation.replica_drops import Part, collapse_runs, parts_of, parts_of_slots
+from vmplace.actuation.replica_frames import ReplicatedFrames, frames_of, runs_in
 from vmplace.actuation.replica_patience import Patience
 from vmplace.actuation.replica_payment import Payment
 from vmplace.actuation.replica_turns import CopyWindow, Turn
@@ -69,23 +72,34 @@ class ReplicatedGuest:
             return ReplicaOutcome(self.name), None
         return self._try(nodes, asked, wanted.limit_bytes, is_stopping)
 
-    def drop(self, unwanted: Collapse) -> int:
-        """Drop the copies of these pages that were made lately; return of how many.
+    def drop(self, unwanted: Collapse, is_stopping: Callable[[], bool]) -> int:
+        """Drop the copies of these pages that were made lately, or all of the guest; return of how many.
 
         VmplaceError, or OSError when the VM is dead: its replicas are freed.
         """
-        if not self.held.any():
-            return 0
-        frames = self.held.among(*runs_in(unwanted, self.placement.info().slots))
-        # If that fails, some may be there still: the next plan may ask for them again.
-        self.held.doubt(frames)
-        collapse_runs(self.placement.fd, *runs_of(frames.frames()), self._ask)
-        self.held.forget(frames)
-        return len(frames)
+        slots = self.placement.info().slots
+        if unwanted.is_all:
+            return self._drop(parts_of_slots(slots), is_stopping)
+        return self._drop(parts_of(self.held.among(*runs_in(unwanted, slots))), is_stopping)
+
+    def _drop(self, parts: Iterable[Part], is_stopping: Callable[[], bool]) -> int:
+        """Drop copies part by part; return how many frames that were held have none any more."""
+        count = 0
+        for first, npages in parts:
+            runs = first, first + npages.astype(np.uint64)
+            held = self.held.among(*runs)
+            # If that fails, some may be there still: the next plan may ask for them again.
+            self.held.doubt(held)
+            collapse_runs(self.placement.fd, first, npages, self._ask)
+            self.held.forget(held)
+            count += len(held)
+            if is_stopping():
+                break
+        return count
 
     def drop_all(self) -> None:
         """Drop all copies; raises as ``drop`` does."""
-        collapse_all(self.placement, self._ask)
+        self._drop(parts_of_slots(self.placement.info().slots), lambda: False)
 
     def _try(
         self, nodes: int, asked: FrameSet, limit_bytes: int | None, is_stopping: Callable[[], bool]

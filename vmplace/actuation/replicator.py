@@ -177,13 +177,16 @@ class Replicator:
             mine = self._guests[guest.identity] = ReplicatedGuest(guest.name, placement, self._tools)
         return mine
 
-    def drop(self, unwanted: Collapse, guest: GuestTopology) -> int:
-        """Drop the copies of these pages that were made lately; return of how many.
+    def drop(
+        self, unwanted: Collapse, guest: GuestTopology, is_stopping: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Drop the copies of these pages that were made lately, or all of the guest; return of how many.
 
-        VmplaceError, or OSError when the VM is dead: its replicas are freed.
+        It ends early once ``is_stopping()``.  VmplaceError, or OSError when the VM is dead: its replicas are
+        freed.
         """
         mine = self._guests.get(guest.identity)
-        return 0 if mine is None else mine.drop(unwanted)
+        return 0 if mine is None else mine.drop(unwanted, is_stopping)
 
 
 def joined(replications: Iterable[Replication]) -> list[Replication]:

@@ -88,7 +88,7 @@ class HostActuator:
         tied = {move.guest for move in plan.vcpu_moves if move.nid is not None}
         moves = tuple(move for move in plan.moves if move.guest not in pinned.refused & tied)
         plan = replace(plan, moves=moves)
-        dropped, failures = self._drop_copies(plan, guests)
+        dropped, failures = self._drop_copies(plan, guests, is_stopping)
         result = self._mover.apply(plan, guests, stop=is_stopping, patience_s=self._patience_s)
         replicas, refused = self._replicator.apply(plan.replications, guests, is_stopping)
         for outcome in replicas:
@@ -104,14 +104,14 @@ class HostActuator:
         self._tied_to[guest.identity] = move.nid
 
     def _drop_copies(
-        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology]
+        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
     ) -> tuple[Mapping[str, int], tuple[str, ...]]:
         """Drop copies that do more harm than good; return pages by guest, and what went wrong."""
         dropped: Counter[str] = Counter()
         failures = []
         for unwanted in (one for one in plan.collapses if one.guest in guests):
             try:
-                if count := self._replicator.drop(unwanted, guests[unwanted.guest]):
+                if count := self._replicator.drop(unwanted, guests[unwanted.guest], is_stopping):
                     dropped[unwanted.guest] += count
                     LOG.info(
                         'guest=%s collapsed_pages=%d reason="%s"', unwanted.guest, count, unwanted.reason

@@ -35,4 +35,4 @@ def lone_copies(now: Snapshot, after: Snapshot, vcpu_moves: Iterable[VcpuMove]) 
 def _drop_of(guest: GuestView, nid: int) -> Collapse:
     hva = np.array([ram.hva for ram in guest.topology.ram], np.uint64)
     npages = np.array([ram.npages for ram in guest.topology.ram], np.int32)
-    return Collapse(guest.topology.name, hva, npages, ON_ONE_NODE.format(nid))
+    return Collapse(guest.topology.name, hva, npages, ON_ONE_NODE.format(nid), is_all=True)

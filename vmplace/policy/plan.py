@@ -171,12 +171,16 @@ class Replication:
 
 @dataclass(frozen=True)
 class Collapse:
-    """Pages of one guest that should have no copies any more, if they have; in runs, as ``Replication``."""
+    """Pages of one guest that should have no copies any more, if they have; in runs, as ``Replication``.
+
+    ``is_all``: nor should any other page of the guest, whatever is known of it.
+    """
 
     guest: str
     hva: npt.NDArray[np.uint64]
     npages: npt.NDArray[np.int32]
     reason: str
+    is_all: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A KVM for tests of copies that keeps them node by node, and refuses frames as replica.c does."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +99,15 @@ class CopiedGuest:
         self.now_ns += SECOND
         return outcome
 
-    def drop(self, first: int = 0, npages: int | None = None, **more: Any) -> int:
+    def drop(
+        self,
+        first: int = 0,
+        npages: int | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+        *,
+        is_all: bool = False,
+    ) -> int:
         """Drop the copies of a run of pages, of all at first."""
         hva, size = HVA + np.uint64(first * PAGE_BYTES), np.array([npages or self.npages], np.int32)
-        return self.replicator.drop(Collapse("db1", hva, size, "test", **more), self.guest)
+        unwanted = Collapse("db1", hva, size, "test", is_all)
+        return self.replicator.drop(unwanted, self.guest, is_stopping)

@@ -1,8 +1,13 @@
 """Is every copy that KVM keeps known, so that it can be dropped, whatever KVM refuses meanwhile?"""
 
+from functools import partial
+
+import numpy as np
 import pytest
 
 from tests.unit.actuation.node_kvm import CopiedGuest, NodeKvm
+from vmplace.actuation import replica_drops
+from vmplace.actuation.frame_sets import FrameSet
 
 
 def test_pages_that_are_refused_for_their_node_keep_their_copies_and_can_lose_them() -> None:
@@ -55,3 +60,33 @@ def test_pages_that_keep_their_copies_are_asked_for_until_they_have_all_of_them(
     guest.kvm.refusals = {}
     guest.window(0, 1, 2)
     assert guest.kvm.on(2) == 64
+
+
+def test_a_drop_of_all_copies_drops_those_that_nobody_knows_of_as_well() -> None:
+    guest = CopiedGuest(64)
+    guest.window(0, 1)
+    guest.kvm.copies |= {63: 0b10}
+    guest.replicator._known(guest.guest).held.forget(FrameSet.of(np.arange(32, 64, dtype=np.uint64)))
+    guest.drop(npages=1, is_all=True)
+    assert not guest.kvm.copies
+
+
+def test_copies_are_dropped_part_by_part_until_an_order_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_drops, "MOST_DROPPED", 16)
+    for is_all in (False, True):
+        guest, orders = CopiedGuest(64), iter((False, True))
+        guest.window(0, 1)
+        assert guest.drop(is_stopping=partial(next, orders), is_all=is_all) == 32
+        assert guest.kvm.dropped == [16, 16] and set(guest.kvm.copies) == set(range(32, 64))
+        # What was not dropped is known to have copies still.
+        assert guest.drop() == 32 and not guest.kvm.copies
+
+
+def test_all_copies_of_a_guest_that_is_let_go_are_dropped_part_by_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_drops, "MOST_DROPPED", 16)
+    guest = CopiedGuest(40)
+    guest.window(0, 1)
+    assert guest.replicator.release(guest.guest).reported
+    assert guest.kvm.dropped == [16, 16, 8] and not guest.kvm.copies

@@ -12,6 +12,7 @@ from tests.unit.actuation.child_guest import child_guest, guest_of, plan_of
 from tests.unit.actuation.copying_kvm import COPIES, Kvm, OneSlot
 from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
 from tests.unit.agent.slow_clock import SlowClock
+from vmplace.actuation import replica_drops
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import read_identity
 from vmplace.actuation.journal import Journal
@@ -269,3 +270,17 @@ def test_copies_that_a_plan_drops_are_counted_by_guest(tmp_path: Path):
     finally:
         actuator.close()
     assert (made.dropped, dropped.dropped) == ({}, {"db1": made.replicated_pages})
+
+
+def test_an_order_ends_the_drop_of_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(replica_drops, "MOST_DROPPED", 2)
+    calls = HostCalls(opened=lambda *_: OneSlot(), ask=Kvm())  # type: ignore[arg-type]
+    actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"), calls=calls)
+    guests = {"db1": guest_of(os.getpid(), BASE, 8)}
+    written = Collapse("db1", COPIES.hva, COPIES.npages, "they are written")
+    try:
+        actuator.apply(PlacementPlan(replications=(COPIES,)), guests, lambda: False)
+        dropped = actuator.apply(PlacementPlan(collapses=(written,)), guests, lambda: True)
+    finally:
+        actuator.close()
+    assert dropped.dropped == {"db1": 2}

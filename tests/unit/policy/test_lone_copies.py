@@ -32,7 +32,7 @@ def drops(now: GuestView, then: GuestView | None = None, *moves: VcpuMove) -> li
 
 def test_a_guest_whose_vcpus_came_to_one_node_keeps_no_copies() -> None:
     (drop,) = lone_copies(Snapshot(host(), (LONE,)), Snapshot(host(), (LONE,)), ())
-    assert (drop.hva.tolist(), drop.npages.tolist()) == ([HVA], [NPAGES])
+    assert (drop.hva.tolist(), drop.npages.tolist(), drop.is_all) == ([HVA], [NPAGES], True)
     assert drops(LONE) == [ON_ONE_NODE.format(1)]
 
 

@@ -80,6 +80,10 @@ class ReplicatedFrames:
         if dropped != self._dropped:
             self._doubted, self._dropped = self._frames, dropped
 
+    def note_own_drops(self, dropped: int) -> None:
+        """Doubt none for so many drops, which are of frames that were forgotten."""
+        self._dropped += dropped
+
     def note_nodes(self, nodes: int) -> None:
         """Doubt all frames, if ``nodes`` (a bitmap) that are to have copies are not only those of before."""
         if nodes & ~self._nodes:

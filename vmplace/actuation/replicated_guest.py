@@ -11,7 +11,7 @@ from vmplace.actuation.frame_sets import FrameSet
 from vmplace.actuation.replica_calls import Ask, Attempt
 from vmplace.actuation.replica_drops import Part, collapse_runs, parts_of, parts_of_slots
 from vmplace.actuation.replica_frames import ReplicatedFrames, frames_of, runs_in
-from vmplace.actuation.replica_patience import Patience
+from vmplace.actuation.replica_patience import LOST, Patience
 from vmplace.actuation.replica_payment import Payment
 from vmplace.actuation.replica_turns import CopyWindow, Turn
 from vmplace.actuation.result import ReplicaOutcome
@@ -20,8 +20,8 @@ from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.placement import Placement
 
-DROPPED = ("collapsed_pages", "released_pages")
-"""KVM's statistics of frames whose copies it dropped."""
+RELEASED = "released_pages"
+"""KVM's statistic of frames whose copies it was asked to drop, by whatever part of the agent."""
 SHORT_LIVED = "copies short-lived"
 """Why pages were not tried: copies of this guest's pages did not last (replica_patience.py)."""
 PASSING = frozenset({"busy", "not present", "backing off", "written", "interrupted"})
@@ -63,7 +63,7 @@ class ReplicatedGuest:
         statistics, now_ns = self.placement.statistics(), self.tools.clock()
         # A call that was given up may have gone on.
         self.tools.budget.charge(self.payment.due_bytes(statistics, _each_bytes(nodes)), now_ns)
-        self.held.note_drops(sum(statistics[name] for name in DROPPED))
+        self.held.note_drops(statistics[LOST] + statistics[RELEASED])
         self.held.note_nodes(nodes)
         frames = frames_of(wanted, info.slots)
         if not self.patience.is_over(statistics, now_ns):
@@ -77,14 +77,17 @@ class ReplicatedGuest:
 
         VmplaceError, or OSError when the VM is dead: its replicas are freed.
         """
+        if not (unwanted.is_all or self.held.any()):
+            return 0
         slots = self.placement.info().slots
         if unwanted.is_all:
             return self._drop(parts_of_slots(slots), is_stopping)
-        return self._drop(parts_of(self.held.among(*runs_in(unwanted, slots))), is_stopping)
+        frames = self.held.among(*runs_in(unwanted, slots))
+        return self._drop(parts_of(frames), is_stopping) if frames else 0
 
     def _drop(self, parts: Iterable[Part], is_stopping: Callable[[], bool]) -> int:
         """Drop copies part by part; return how many frames that were held have none any more."""
-        count = 0
+        count, before = 0, self._released()
         for first, npages in parts:
             runs = first, first + npages.astype(np.uint64)
             held = self.held.among(*runs)
@@ -95,7 +98,18 @@ class ReplicatedGuest:
             count += len(held)
             if is_stopping():
                 break
+        after = self._released()
+        if before is not None and after is not None:
+            # Those that are dropped beside these are anybody's: of a huge page all copies go at once.
+            self.held.note_own_drops(min(after - before, count))
         return count
+
+    def _released(self) -> int | None:
+        """Return of how many frames KVM was asked to drop the copies so far, None if it does not say."""
+        try:
+            return self.placement.statistics()[RELEASED]
+        except Exception:
+            return None
 
     def drop_all(self) -> None:
         """Drop all copies; raises as ``drop`` does."""

@@ -1,6 +1,7 @@
 """Is every copy that KVM keeps known, so that it can be dropped, whatever KVM refuses meanwhile?"""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,3 +91,35 @@ def test_all_copies_of_a_guest_that_is_let_go_are_dropped_part_by_part(
     guest.window(0, 1)
     assert guest.replicator.release(guest.guest).reported
     assert guest.kvm.dropped == [16, 16, 8] and not guest.kvm.copies
+
+
+def test_drops_of_the_agents_own_put_no_other_frames_in_doubt() -> None:
+    guest = CopiedGuest(64)
+    guest.window(0, 1)
+    for first in (0, 5):
+        asked = sum(guest.kvm.asked)
+        guest.drop(first, 1)
+        assert guest.window(0, 1).replicated == 1 and sum(guest.kvm.asked) == asked + 1
+    # A write beside it does, and so does a drop that somebody else asked for.
+    for others in (partial(guest.kvm.write, 9), partial(guest.kvm, 3, 0, *ranges_of(9))):
+        asked = sum(guest.kvm.asked)
+        guest.drop(0, 1)
+        others()
+        guest.window(0, 1)
+        assert sum(guest.kvm.asked) == asked + 64 and len(guest.kvm.copies) == 64
+
+
+def test_where_kvm_counts_nothing_for_now_a_drop_ends_and_all_are_in_doubt() -> None:
+    guest = CopiedGuest(64)
+    guest.window(0, 1)
+    guest.slot.counts, asked = 1, sum(guest.kvm.asked)
+    assert guest.drop(0, 8) == 8
+    guest.slot.counts = 1 << 20
+    guest.window(0, 1)
+    assert sum(guest.kvm.asked) == asked + 64
+
+
+def ranges_of(gfn: int) -> tuple[Any, ...]:
+    """Return a range of one frame, as the ioctl takes it: frame, length, done and status."""
+    one = np.array([1], np.int32)
+    return np.array([gfn], np.uint64), one, one.copy(), one.copy()

@@ -11,6 +11,7 @@ from vmplace.actuation.frame_sets import FrameSet
 from vmplace.actuation.replica_calls import Ask, Attempt
 from vmplace.actuation.replica_drops import Part, collapse_runs, parts_of, parts_of_slots
 from vmplace.actuation.replica_frames import ReplicatedFrames, frames_of, runs_in
+from vmplace.actuation.replica_nodes import ServedNodes
 from vmplace.actuation.replica_patience import LOST, Patience
 from vmplace.actuation.replica_payment import Payment
 from vmplace.actuation.replica_turns import CopyWindow, Turn
@@ -50,6 +51,7 @@ class ReplicatedGuest:
     patience: Patience = field(default_factory=Patience)
     payment: Payment = field(default_factory=Payment)
     turn: Turn = field(default_factory=Turn)
+    served: ServedNodes = field(default_factory=ServedNodes)
 
     def replicate(self, wanted: Replication, is_stopping: Callable[[], bool]) -> Tried:
         """Give pages copies, as far as budget and limit go, and what KVM lets have some."""
@@ -65,6 +67,7 @@ class ReplicatedGuest:
         self.tools.budget.charge(self.payment.due_bytes(statistics, _each_bytes(nodes)), now_ns)
         self.held.note_drops(statistics[LOST] + statistics[RELEASED])
         self.held.note_nodes(nodes)
+        self.served.note_asked(nodes)
         frames = frames_of(wanted, info.slots)
         if not self.patience.is_over(statistics, now_ns):
             return ReplicaOutcome(self.name, refused={SHORT_LIVED: len(self.held.without(frames))}), None
@@ -110,6 +113,21 @@ class ReplicatedGuest:
             return self.placement.statistics()[RELEASED]
         except Exception:
             return None
+
+    def leave(self, nids: Iterable[int], is_stopping: Callable[[], bool]) -> str:
+        """Drop all copies if a plan, for nodes ``nids``, leaves out one that has some; return what was done.
+
+        In words, none if there was nothing to do.  Raises as ``drop`` does.
+        """
+        useless = self.served.useless(sum(1 << nid for nid in nids))
+        # Those that are dropped while it waits would not be made again.
+        if not useless or self.patience.waits(self.tools.clock()):
+            return ""
+        count = self._drop(parts_of_slots(self.placement.info().slots), is_stopping)
+        if not self.held.any():
+            self.served.note_drop()
+        left = ", ".join(str(nid) for nid in range(useless.bit_length()) if useless >> nid & 1)
+        return f"copies of {count} pages dropped, to be made again without node {left}"
 
     def drop_all(self) -> None:
         """Drop all copies; raises as ``drop`` does."""

@@ -8,6 +8,7 @@ not go are tried again until they do, or the VM is gone.
 
 import contextlib
 import errno
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from vmplace.topology.placement import (
     probe_features,
 )
 
+LOG = logging.getLogger(__name__)
 GONE = frozenset({errno.EIO, errno.ESRCH})
 """The VM is dead, or its process: its replicas are freed."""
 
@@ -79,8 +81,9 @@ class Replicator:
         """Replicate what the budget allows; return the outcomes and what went wrong, in words."""
         self._forget_ended(guests)
         outcomes: list[ReplicaOutcome] = []
-        failures: list[str] = []
-        for replication in joined(replications):
+        wanted = joined(replications)
+        failures = self._leave_nodes(wanted, guests, is_stopping)
+        for replication in wanted:
             guest = guests.get(replication.guest)
             if guest is None or is_stopping():
                 continue
@@ -93,6 +96,26 @@ class Replicator:
             if failure is not None:
                 failures.append(f"guest {replication.guest}: not all was replicated: {failure}")
         return tuple(outcomes), tuple(failures)
+
+    def _leave_nodes(
+        self,
+        wanted: Iterable[Replication],
+        guests: Mapping[str, GuestTopology],
+        is_stopping: Callable[[], bool],
+    ) -> list[str]:
+        """Drop copies on nodes that vCPUs left; return what went wrong, in words."""
+        nids: dict[str, set[int]] = {}
+        for one in wanted:
+            nids.setdefault(one.guest, set()).update(one.nids)
+        failures = []
+        for name, guest in ((name, guests[name]) for name in nids if name in guests):
+            mine = self._guests.get(guest.identity)
+            try:
+                if mine is not None and (reported := mine.leave(nids[name], is_stopping)):
+                    LOG.info('guest=%s reason="%s"', name, reported)
+            except Exception as err:
+                failures.append(f"guest {name}: copies not dropped: {err}")
+        return failures
 
     def copies(self) -> dict[str, Copies]:
         """Return by guest what its copies take now, and lost; absent: it never had any."""

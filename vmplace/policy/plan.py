@@ -232,14 +232,14 @@ class PlacementPlan:
     ) -> "PlacementPlan":
         """Return the changes of those guests that may be changed, by name.
 
-        ``may_loosen``: whose vCPUs may float again, None: those of the same.
+        ``may_loosen``: whose vCPUs may float again, and whose copies may go, None: those of the same.
         """
         may_loosen = may_loosen or may_change
         return PlacementPlan(
             tuple(one for one in self.moves if may_change(one.guest)),
             self.stays,
             tuple(one for one in self.replications if may_change(one.guest)),
-            tuple(one for one in self.collapses if may_change(one.guest)),
+            tuple(one for one in self.collapses if may_loosen(one.guest)),
             tuple(
                 one for one in self.vcpu_moves if (may_loosen if one.nid is None else may_change)(one.guest)
             ),

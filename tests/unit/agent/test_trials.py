@@ -1,7 +1,7 @@
 """The loop undoes what made a guest slower, and leaves it alone then."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.agent.trials import LEAST_SHARE, Trials
 from vmplace.errors import VmplaceError
 from vmplace.policy import home
-from vmplace.policy.plan import GuestSettings, Mode, PlacementPlan, Snapshot
+from vmplace.policy.plan import Collapse, GuestSettings, Mode, PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.policy.trial import AFTER, BEFORE, FIRST_WAIT_S, Verdict
 from vmplace.sampling.sample import NodeBits, SampleBatch
@@ -64,6 +64,41 @@ def test_memory_that_runs_worse_is_put_back_and_left_alone() -> None:
     agent.run(windows=2 * (BEFORE + AFTER) + 6)
     assert (world.applied, world.undone, world.nid_of) == (["db1"], ["db1"], {})
     assert "+30 %" in agent.status.guests["db1"].reasons[-1]
+
+
+@dataclass
+class CopiedWorld(World):
+    """A world that notes whose copies are dropped."""
+
+    dropped: list[str] = field(default_factory=list)
+
+    def apply(
+        self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
+    ) -> ActuationResult:
+        self.dropped += [one.guest for one in plan.collapses]
+        return super().apply(plan, guests, is_stopping)
+
+
+def with_drop(snapshot: Snapshot) -> PlacementPlan:
+    """Return the plan of each guest's home, and a drop of copies."""
+    unwanted = Collapse("db1", np.zeros(1, np.uint64), np.ones(1, np.int32), "they are written")
+    return replace(home.plan(snapshot), collapses=(unwanted,))
+
+
+def test_copies_that_do_harm_go_at_once_also_while_a_guest_is_measured_and_while_it_is_left_alone() -> None:
+    costs = {0: 1.0, 1: 1.3}
+    world = CopiedWorld([guest("db1")], policy=with_drop)
+    world.counters, windows = Cost(lambda name: costs[world.nid_of.get(name, 0)]), 2 * (BEFORE + AFTER) + 6
+    world.agent().run(windows=windows)
+    assert (world.applied, world.undone) == (["db1"], ["db1"])
+    assert world.dropped == ["db1"] * windows
+
+
+@pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.MANUAL])
+def test_copies_of_a_guest_that_is_not_to_be_touched_stay(mode: Mode) -> None:
+    world = CopiedWorld([guest("db1")], policy=with_drop)
+    world.agent(GuestRule("*", GuestSettings(mode))).run(windows=3)
+    assert world.dropped == []
 
 
 def test_a_guest_that_cannot_be_measured_is_placed_at_once_and_not_judged() -> None:

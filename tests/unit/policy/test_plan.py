@@ -30,3 +30,9 @@ def test_vcpus_may_float_again_where_nothing_else_may_be_changed() -> None:
     plan = PlacementPlan(vcpu_moves=(tied, loose))
     assert plan.only(lambda _: False, lambda _: True).vcpu_moves == (loose,)
     assert plan.only(lambda _: True, lambda _: False).vcpu_moves == (tied,)
+
+
+def test_copies_may_go_where_nothing_else_may_be_changed() -> None:
+    plan = PlacementPlan(collapses=(Collapse("db1", HVA, NPAGES, "reason"),))
+    assert plan.only(lambda _: False, lambda _: True).collapses == plan.collapses
+    assert plan.only(lambda _: True, lambda _: False).is_empty

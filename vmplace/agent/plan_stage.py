@@ -12,6 +12,7 @@ from vmplace.agent.notes import described
 from vmplace.agent.planning import planned
 from vmplace.agent.state import summary
 from vmplace.policy.known_nodes import changed_nodes
+from vmplace.policy.lone_copies import LoneCopies
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot, Stay
 from vmplace.policy.policy_auto import by_pages, uncounted
 from vmplace.policy.registry import AUTO
@@ -30,6 +31,7 @@ class PlanStage:
         self._state = state
         self._planned_at = state.clock.monotonic()
         self.plan_s = 0.0
+        self._lone = LoneCopies()
 
     def plan(self, window_ms: int) -> PlacementPlan:
         """Return the plan after a window of ``window_ms``, if the budget for decisions allows one."""
@@ -55,7 +57,7 @@ class PlanStage:
         with state.notes.fenced(f"policy {state.parts.policy_name} failed, nothing moves"):
             wanted = state.rooms.plan(snapshot, lambda name: may_move(state, name))
             if wanted is None:
-                wanted = planned(state.parts.policy, snapshot, self._blame)
+                wanted = planned(state.parts.policy, snapshot, self._blame, self._lone)
                 state.by_pages = by_pages(wanted)
             state.notes.add(*wanted.notes)
             plan = limited(replace(wanted, stays=(*stays, *wanted.stays)), limits)

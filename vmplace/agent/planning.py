@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import replace
 
 from vmplace.agent.clock import Clock
-from vmplace.policy.lone_copies import lone_copies
+from vmplace.policy.lone_copies import LoneCopies
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
 from vmplace.policy.vcpu_forecast import weighed_vcpus
 from vmplace.policy.vcpu_ties import plan_vcpus, with_vcpus
@@ -20,22 +20,23 @@ Policy = Callable[[Snapshot], PlacementPlan]
 Blame = Callable[[str, Exception], None]
 
 
-def planned(policy: Policy, snapshot: Snapshot, blame: Blame) -> PlacementPlan:
+def planned(policy: Policy, snapshot: Snapshot, blame: Blame, lone: LoneCopies) -> PlacementPlan:
     """Return the plan; ``blame`` is called for guests that it is made without.
 
+    ``lone``: what the last plan knew of guests on one node, and the next one is to know.
     Raises what the policy raises if it fails for all of them, or for none of them alone.
     """
     try:
-        return _planned(policy, snapshot)
+        return _planned(policy, snapshot, lone)
     except Exception:
         # What the policy remembers is of plans that are carried out, not of these questions.
         sound = tuple(view for view in snapshot.guests if _is_planned(copy(policy), snapshot, view, blame))
         if len(sound) in (0, len(snapshot.guests)):
             raise
-    return _planned(policy, replace(snapshot, guests=sound))
+    return _planned(policy, replace(snapshot, guests=sound), lone)
 
 
-def _planned(policy: Policy, snapshot: Snapshot) -> PlacementPlan:
+def _planned(policy: Policy, snapshot: Snapshot, lone: LoneCopies) -> PlacementPlan:
     vcpu_moves = plan_vcpus(snapshot)
     # Memory belongs where the vCPUs will be.
     after = with_vcpus(snapshot, vcpu_moves)
@@ -43,13 +44,13 @@ def _planned(policy: Policy, snapshot: Snapshot) -> PlacementPlan:
     return replace(
         plan,
         vcpu_moves=(*weighed_vcpus(snapshot, vcpu_moves), *plan.vcpu_moves),
-        collapses=(*plan.collapses, *lone_copies(snapshot, after, plan.vcpu_moves)),
+        collapses=(*plan.collapses, *lone.drops(snapshot, after, plan.vcpu_moves)),
     )
 
 
 def _is_planned(policy: Policy, snapshot: Snapshot, view: GuestView, blame: Blame) -> bool:
     try:
-        _planned(policy, replace(snapshot, guests=(view,)))
+        _planned(policy, replace(snapshot, guests=(view,)), LoneCopies())
     except Exception as err:
         blame(view.topology.name, err)
         return False

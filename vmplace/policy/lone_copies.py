@@ -3,33 +3,51 @@
 Copies are for several nodes that read the same pages.  Once all of a guest's vCPUs may run on one node only,
 its copies take memory for nothing, whatever else the plan does with the guest.  What counts is where vCPUs
 may run, not where they happen to be.  Those that are about to float again, or are tied by this plan and not
-yet there, keep their copies: else these would be dropped, and made again.
+yet there, keep their copies: else these would be dropped, and made again.  One look alone decides nothing,
+and nothing is dropped while it is not known of each vCPU where it may run.
 """
 
 from collections.abc import Iterable
 
 import numpy as np
 
-from vmplace.policy import home
 from vmplace.policy.plan import Collapse, GuestView, Mode, Snapshot, VcpuMove
+from vmplace.topology.guest import Identity
+from vmplace.topology.host import HostTopology
 
 ON_ONE_NODE = "its vCPUs run on node {} alone, and copies serve several nodes"
 
 
-def lone_copies(now: Snapshot, after: Snapshot, vcpu_moves: Iterable[VcpuMove]) -> tuple[Collapse, ...]:
-    """Return the drops of all copies of such guests.
+class LoneCopies:
+    """Whose vCPUs were on one node at the last plan, and on which."""
 
-    ``after``: the same guests, as they will be once ``vcpu_moves`` are done.
-    """
-    leaving = {move.guest for move in vcpu_moves if move.nid is None}
-    return tuple(
-        _drop_of(guest, home.worker_nids(now.host, guest)[0])
-        for guest, then in zip(now.guests, after.guests, strict=True)
-        if guest.copied_bytes
-        and guest.settings.mode is not Mode.MANUAL
-        and guest.topology.name not in leaving
-        and all(len(home.worker_nids(now.host, one)) == 1 for one in (guest, then))
-    )
+    def __init__(self) -> None:
+        self._before: dict[Identity, int] = {}
+
+    def drops(self, now: Snapshot, after: Snapshot, vcpu_moves: Iterable[VcpuMove]) -> tuple[Collapse, ...]:
+        """Return the drops of all copies of guests that were lone at the last plan, and are now.
+
+        ``after``: the same guests, as they will be once ``vcpu_moves`` are done.
+        """
+        leaving = {move.guest for move in vcpu_moves if move.nid is None}
+        before, self._before = self._before, {}
+        found = []
+        for guest, then in zip(now.guests, after.guests, strict=True):
+            nid = None if guest.topology.name in leaving else _only_nid(now.host, guest, then)
+            if nid is None:
+                continue
+            self._before[guest.topology.identity] = nid
+            is_lone = before.get(guest.topology.identity) == nid
+            if is_lone and guest.copied_bytes and guest.settings.mode is not Mode.MANUAL:
+                found.append(_drop_of(guest, nid))
+        return tuple(found)
+
+
+def _only_nid(host: HostTopology, *views: GuestView) -> int | None:
+    """Return the node on which all vCPUs may run, in each view; None: there are more, or it is not known."""
+    cpus = [vcpu.cpus for view in views for vcpu in view.topology.vcpus]
+    nids = {host.nid_of_cpu(cpu) for some in cpus for cpu in some}
+    return nids.pop() if len(nids) == 1 and all(cpus) else None
 
 
 def _drop_of(guest: GuestView, nid: int) -> Collapse:

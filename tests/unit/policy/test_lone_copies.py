@@ -7,7 +7,7 @@ import pytest
 from tests.unit.policy.test_own_limits import READ_BY_ALL, reader
 from tests.unit.policy.views import HVA, NPAGES, host, moved
 from vmplace.agent.planning import planned
-from vmplace.policy.lone_copies import ON_ONE_NODE, lone_copies
+from vmplace.policy.lone_copies import ON_ONE_NODE, LoneCopies
 from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Snapshot, VcpuMove
 from vmplace.policy.policy_auto import AutoPolicy
 
@@ -26,14 +26,36 @@ LONE = on(COPIED, 2, 3, 2, 3)
 
 
 def drops(now: GuestView, then: GuestView | None = None, *moves: VcpuMove) -> list[str]:
-    before, after = Snapshot(host(), (now,)), Snapshot(host(), (then or now,))
-    return [one.reason for one in lone_copies(before, after, moves)]
+    """Return why copies are dropped, by a plan for the same as the one before it."""
+    before, after, lone = Snapshot(host(), (now,)), Snapshot(host(), (then or now,)), LoneCopies()
+    first, second = (lone.drops(before, after, moves) for _ in range(2))
+    assert not first
+    return [one.reason for one in second]
 
 
 def test_a_guest_whose_vcpus_came_to_one_node_keeps_no_copies() -> None:
-    (drop,) = lone_copies(Snapshot(host(), (LONE,)), Snapshot(host(), (LONE,)), ())
+    snapshot, lone = Snapshot(host(), (LONE,)), LoneCopies()
+    lone.drops(snapshot, snapshot, ())
+    (drop,) = lone.drops(snapshot, snapshot, ())
     assert (drop.hva.tolist(), drop.npages.tolist(), drop.is_all) == ([HVA], [NPAGES], True)
     assert drops(LONE) == [ON_ONE_NODE.format(1)]
+
+
+def test_one_look_alone_decides_nothing() -> None:
+    lone, found = LoneCopies(), []
+    elsewhere, other = on(COPIED, 0, 1, 0, 1), replace(LONE.topology, start_time=LONE.topology.start_time + 1)
+    for view in (LONE, COPIED, LONE, elsewhere, replace(LONE, topology=other), LONE, LONE):
+        snapshot = Snapshot(host(), (view,))
+        found.append(len(lone.drops(snapshot, snapshot, ())))
+    assert found == [0, 0, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("unknown", [(), (99,), (2, 99)])
+def test_nothing_is_dropped_while_a_vcpus_cpus_are_not_known(unknown: tuple[int, ...]) -> None:
+    first, *others = LONE.topology.vcpus
+    vcpus = (replace(first, cpus=unknown), *others)
+    assert drops(replace(LONE, topology=replace(LONE.topology, vcpus=vcpus))) == []
+    assert drops(replace(LONE, topology=replace(LONE.topology, vcpus=()))) == []
 
 
 @pytest.mark.parametrize(
@@ -42,6 +64,7 @@ def test_a_guest_whose_vcpus_came_to_one_node_keeps_no_copies() -> None:
         (COPIED, COPIED, ()),
         # This plan ties the vCPUs: they are not there yet.  It gives them back: they are there no more.
         (COPIED, LONE, ()),
+        (LONE, COPIED, ()),
         (LONE, COPIED, (FLOATS,)),
         (LONE, LONE, (FLOATS,)),
         (replace(LONE, copied_bytes=0), LONE, ()),
@@ -57,25 +80,25 @@ def test_where_vcpus_are_or_will_be_on_several_nodes_nothing_is_dropped_nor_wher
 
 def plans(*views: GuestView) -> list[PlacementPlan]:
     """Return the plans of a window each."""
-    policy = AutoPolicy()
+    policy, lone = AutoPolicy(), LoneCopies()
 
     def blame(name: str, err: Exception) -> None:
         raise err
 
     return [
-        planned(policy, Snapshot(host(), (view,), None, 0.25, True, now_ns=second * S), blame)
+        planned(policy, Snapshot(host(), (view,), None, 0.25, True, now_ns=second * S), blame, lone)
         for second, view in enumerate(views, 1)
     ]
 
 
 def test_a_plan_has_the_memory_of_a_lone_guest_follow_and_asks_for_no_copies_for_one_node() -> None:
-    *spread, first, second = plans(*[COPIED] * 12, LONE, replace(LONE, copied_bytes=0))
+    *spread, first, second, last = plans(*[COPIED] * 12, LONE, LONE, replace(LONE, copied_bytes=0))
     assert spread[-1].replications and not spread[-1].collapses
-    assert [one.reason for one in first.collapses] == [ON_ONE_NODE.format(1)] and not first.replications
-    assert moved(first) == {1: set(range(NPAGES))}
-    assert not second.collapses and not second.replications
+    assert moved(first) == {1: set(range(NPAGES))} and not first.collapses
+    assert [one.reason for one in second.collapses] == [ON_ONE_NODE.format(1)]
+    assert not last.collapses and not any(one.replications for one in (first, second, last))
 
 
 def test_vcpus_that_come_back_to_several_nodes_get_copies_anew() -> None:
-    views = [COPIED] * 12 + [LONE] + [replace(COPIED, copied_bytes=0)] * 2
+    views = [COPIED] * 12 + [LONE] * 2 + [replace(COPIED, copied_bytes=0)] * 2
     assert plans(*views)[-1].replications

@@ -8,8 +8,9 @@ from vmplace.topology.guest import HUGE_BYTES
 class Budget:
     """At most ``bytes_per_s``, plus what was saved up in ``burst_s`` seconds of quiet.
 
-    Over any stretch of t seconds no more than ``bytes_per_s * t + capacity_bytes`` is granted.  None for
-    ``bytes_per_s`` means no limit.
+    Over any stretch of t seconds no more than ``bytes_per_s * t + capacity_bytes`` is granted by ``take``.
+    What is charged was used already, however much that is: as much as the bucket holds is made good before
+    more is granted, and the rest is forgotten.  None for ``bytes_per_s`` means no limit.
     """
 
     def __init__(self, bytes_per_s: float | None, *, burst_s: float = 1.0) -> None:

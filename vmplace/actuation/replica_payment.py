@@ -24,18 +24,18 @@ class Payment:
         self.copies = 0
         self._ahead_bytes = 0
 
-    def due_bytes(self, statistics: Mapping[str, int], each_bytes: int) -> int:
+    def due_bytes(self, statistics: Mapping[str, int], each_bytes: float) -> int:
         """Return what is to be paid since the last look, the first time nothing.
 
-        ``each_bytes``: what all copies of a page take.  Pages that got further copies KVM counts as copies
-        alone.
+        ``each_bytes``: what all copies of a page take, on average.  Pages that got further copies KVM counts
+        as copies alone.
         """
         before, self._made = self._made, statistics[MADE]
         more, self.copies = statistics[COPIES] - self.copies, statistics[COPIES]
         ahead, self._ahead_bytes = self._ahead_bytes, 0
         if before is None:
             return 0
-        return max((self._made - before) * each_bytes, more * PAGE_BYTES, ahead) - ahead
+        return max(round((self._made - before) * each_bytes), more * PAGE_BYTES, ahead) - ahead
 
     def pay_ahead(self, size_bytes: int) -> int:
         """Return what may have been copied, as nobody can count it now: later, no more is paid for that."""

@@ -1,6 +1,6 @@
 """One guest's copies: what is remembered of them, and how more are made within the budget."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,8 @@ class ReplicatedGuest:
             raise VmplaceError(f"{who} node roots")
         statistics, now_ns = self.placement.statistics(), self.tools.clock()
         # A call that was given up may have gone on.
-        self.tools.budget.charge(self.payment.due_bytes(statistics, _each_bytes(nodes)), now_ns)
+        each_bytes = _each_bytes(nodes, wanted.from_pages)
+        self.tools.budget.charge(self.payment.due_bytes(statistics, each_bytes), now_ns)
         self.held.note_drops(statistics[LOST] + statistics[RELEASED])
         self.held.note_nodes(nodes)
         self.served.note_asked(nodes)
@@ -73,7 +74,7 @@ class ReplicatedGuest:
             return ReplicaOutcome(self.name, refused={SHORT_LIVED: len(self.held.without(frames))}), None
         if not (asked := self.held.missing(frames)):
             return ReplicaOutcome(self.name), None
-        return self._try(nodes, asked, wanted.limit_bytes, is_stopping)
+        return self._try(nodes, each_bytes, asked, wanted.limit_bytes, is_stopping)
 
     def drop(self, unwanted: Collapse, is_stopping: Callable[[], bool]) -> int:
         """Drop the copies of these pages that were made lately, or all of the guest; return of how many.
@@ -134,10 +135,14 @@ class ReplicatedGuest:
         self._drop(parts_of_slots(self.placement.info().slots), lambda: False)
 
     def _try(
-        self, nodes: int, asked: FrameSet, limit_bytes: int | None, is_stopping: Callable[[], bool]
+        self,
+        nodes: int,
+        each_bytes: float,
+        asked: FrameSet,
+        limit_bytes: int | None,
+        is_stopping: Callable[[], bool],
     ) -> Tried:
         """Ask KVM for copies, part by part."""
-        each_bytes = _each_bytes(nodes)
         most = self._most(each_bytes, limit_bytes)
         window, failure = CopyWindow(asked, self.turn, most), None
         try:
@@ -159,14 +164,14 @@ class ReplicatedGuest:
             self.patience.note_refusal(self.tools.clock())
         return ReplicaOutcome(self.name, new, window.left(), refused), failure
 
-    def _most(self, each_bytes: int, limit_bytes: int | None) -> int:
+    def _most(self, each_bytes: float, limit_bytes: int | None) -> int:
         """Return how many pages may get copies now."""
         may_bytes = self.tools.budget.available_bytes(self.tools.clock())
         if limit_bytes is not None:
             may_bytes = max(0, min(may_bytes, limit_bytes - self.payment.copies * PAGE_BYTES))
-        return may_bytes // each_bytes
+        return int(may_bytes // each_bytes)
 
-    def _pay(self, each_bytes: int, attempt: Attempt) -> Exception | None:
+    def _pay(self, each_bytes: float, attempt: Attempt) -> Exception | None:
         """Take from the budget what KVM copied; where it cannot be asked, all that it may have copied.
 
         Returns why it could not be asked.
@@ -177,7 +182,7 @@ class ReplicatedGuest:
         except Exception as err:
             failure = err
             most = len(attempt.done) + len(attempt.unknown)
-            size_bytes = self.payment.pay_ahead(most * each_bytes)
+            size_bytes = self.payment.pay_ahead(round(most * each_bytes))
         self.tools.budget.charge(size_bytes, self.tools.clock())
         return failure
 
@@ -186,9 +191,14 @@ class ReplicatedGuest:
         self.placement.call(lambda own: self.tools.ask(own, *rest))
 
 
-def _each_bytes(nodes: int) -> int:
-    """Return what all copies of a page take: one of the nodes has the page itself."""
-    return PAGE_BYTES * (nodes.bit_count() - 1)
+def _each_bytes(nodes: int, from_pages: Mapping[int, float]) -> float:
+    """Return what all copies of a page take, on average: on the node where it lies itself it needs none.
+
+    ``from_pages``: how many lie where; where that is not known, all are taken to lie on one of ``nodes``.
+    """
+    near = sum(pages for nid, pages in from_pages.items() if nodes >> nid & 1)
+    total = sum(from_pages.values())
+    return PAGE_BYTES * (nodes.bit_count() - (near / total if total else 1.0))
 
 
 def _failure_of(step: Callable[[], None]) -> Exception | None:

@@ -9,6 +9,7 @@ not go are tried again until they do, or the VM is gone.
 import contextlib
 import errno
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -222,6 +223,7 @@ def joined(replications: Iterable[Replication]) -> list[Replication]:
             some[0],
             hva=np.concatenate([one.hva for one in some]),
             npages=np.concatenate([one.npages for one in some]),
+            from_pages=sum((Counter(one.from_pages) for one in some), Counter()),
         )
         for some in alike.values()
     ]

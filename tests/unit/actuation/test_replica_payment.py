@@ -8,9 +8,10 @@ import numpy as np
 
 from tests.unit.actuation.child_guest import guest_of
 from tests.unit.actuation.copying_kvm import COPIES, HVA, CountingKvm, OneSlot
+from tests.unit.actuation.node_kvm import CopiedGuest, NodeKvm
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.replica_payment import Payment
-from vmplace.actuation.replicator import Replicator
+from vmplace.actuation.replicator import Replicator, joined
 from vmplace.policy.plan import Collapse
 
 
@@ -75,3 +76,25 @@ def test_what_was_copied_is_known_though_the_order_to_stop_fails() -> None:
     orders = iter((False,))
     assert replicator.apply([COPIES], {"db1": guest}, lambda: next(orders))[1]
     assert kvm.copied and replicator.drop(Collapse("db1", HVA, COPIES.npages, "test"), guest) == 3
+
+
+def test_pages_that_lie_on_none_of_the_nodes_are_reckoned_with_a_copy_on_each() -> None:
+    limit = 64 * 4096
+    for home, from_pages, pages in ((2, {2: 256}, 32), (0, {0: 256}, 64), (0, {}, 64)):
+        guest = CopiedGuest(256, NodeKvm(home=home))
+        for _ in range(3):
+            guest.window(0, 1, limit_bytes=limit, from_pages=from_pages)
+        assert len(guest.kvm.copies) == pages and guest.kvm.statistics()["replica_copies"] == 64
+
+
+def test_a_window_spends_what_the_budget_grants_though_pages_lie_elsewhere() -> None:
+    guest = CopiedGuest(4096, NodeKvm(home=2), bytes_per_s=1024 * 4096)
+    for window in range(1, 4):
+        guest.window(0, 1, from_pages={2: 4096})
+        assert guest.kvm.statistics()["replica_copies"] == 1024 * window
+
+
+def test_where_pages_lie_is_added_up_for_all_ranges_of_a_guest() -> None:
+    far, near = (replace(COPIES, from_pages=pages) for pages in ({2: 12.0, 0: 4.0}, {0: 4.0}))
+    (both,) = joined([far, near])
+    assert both.from_pages == {2: 12.0, 0: 8.0}

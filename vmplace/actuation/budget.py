@@ -9,8 +9,8 @@ class Budget:
     """At most ``bytes_per_s``, plus what was saved up in ``burst_s`` seconds of quiet.
 
     Over any stretch of t seconds no more than ``bytes_per_s * t + capacity_bytes`` is granted by ``take``.
-    What is charged was used already, however much that is: as much as the bucket holds is made good before
-    more is granted, and the rest is forgotten.  None for ``bytes_per_s`` means no limit.
+    What is charged was used already, however much that is: as much as the bucket holds, or the caller says,
+    is made good before more is granted, and the rest is forgotten.  None for ``bytes_per_s`` means no limit.
     """
 
     def __init__(self, bytes_per_s: float | None, *, burst_s: float = 1.0) -> None:
@@ -32,11 +32,18 @@ class Budget:
         self._tokens -= size_bytes if self._rate is not None else 0
         return True
 
-    def charge(self, size_bytes: int, now_ns: int) -> None:
-        """Take what was used already; if it was not there, nothing is granted until that is made good."""
+    def is_full(self, now_ns: int) -> bool:
+        """Tell whether nothing more can be saved up; always, if there is no limit."""
+        return self.available_bytes(now_ns) >= math.floor(self.capacity_bytes)
+
+    def charge(self, size_bytes: int, now_ns: int, owed_bytes: float = 0.0) -> None:
+        """Take what was used already; if it was not there, nothing is granted until that is made good.
+
+        ``owed_bytes``: so much is made good in any case, also if it is more than the bucket holds.
+        """
         self._fill(now_ns)
         if self._rate is not None:
-            self._tokens = max(self._tokens - size_bytes, -self.capacity_bytes)
+            self._tokens = max(self._tokens - size_bytes, -max(self.capacity_bytes, owed_bytes))
 
     def refund(self, size_bytes: int) -> None:
         """Give back what was taken for pages that did not move after all."""

@@ -38,12 +38,17 @@ class Turn:
 
 
 class CopyWindow:
-    """What one window asks for, part by part: a part is what the budget pays for if KVM copies all of it."""
+    """What one window asks for, part by part: a part is what the budget pays for if KVM copies all of it.
+
+    ``asked``: how many frames are to have copies; ``has_cut``: some were asked for as a part of a whole
+    block, which KVM refuses if that is a huge page.
+    """
 
     def __init__(self, asked: FrameSet, turn: Turn, most: int) -> None:
         """``most``: how many the budget pays for."""
         self.asked = len(asked)
-        self._rest = asked
+        self.has_cut = False
+        self._all = self._rest = asked
         self._turn, self._next_gfn = turn, _begin(asked, turn.next_gfn, most)
         self._refused = 0
         self._attempts: list[Attempt] = []
@@ -57,6 +62,7 @@ class CopyWindow:
         if len(part):
             self._next_gfn = int(part[-1]) + 1
             self._rest -= FrameSet.of(part)
+            self.has_cut |= any(_is_cut(self._all, part, int(gfn)) for gfn in part[[0, -1]])
         return np.sort(part)
 
     def note(self, attempt: Attempt) -> None:
@@ -86,8 +92,18 @@ class CopyWindow:
         return dict(counts)
 
 
+def _is_cut(asked: FrameSet, part: Gfns, gfn: int) -> bool:
+    """Tell whether a part has a part alone of the block of a frame, all of which is asked for."""
+    first = gfn - gfn % BLOCK
+    of_part = np.searchsorted(np.sort(part), np.array([first, first + BLOCK], np.uint64))
+    return int(np.diff(of_part)[0]) < BLOCK and _is_whole(asked, first)
+
+
+def _is_whole(asked: FrameSet, first: int) -> bool:
+    return bool(asked.has(np.arange(first, first + BLOCK, dtype=np.uint64)).all())
+
+
 def _begin(asked: FrameSet, next_gfn: int, most: int) -> int:
     """Return where to go on: with all of a whole block, which may be a huge page, if that is paid for."""
     first = next_gfn - next_gfn % BLOCK
-    is_whole = bool(asked.has(np.arange(first, first + BLOCK, dtype=np.uint64)).all())
-    return first if is_whole and most >= BLOCK else next_gfn
+    return first if most >= BLOCK and _is_whole(asked, first) else next_gfn

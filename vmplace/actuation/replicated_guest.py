@@ -1,5 +1,6 @@
 """One guest's copies: what is remembered of them, and how more are made within the budget."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from vmplace.actuation.budget import Budget
 from vmplace.actuation.frame_sets import FrameSet
 from vmplace.actuation.replica_calls import Ask, Attempt
 from vmplace.actuation.replica_drops import Part, collapse_runs, parts_of, parts_of_slots
-from vmplace.actuation.replica_frames import ReplicatedFrames, frames_of, runs_in
+from vmplace.actuation.replica_frames import BLOCK, ReplicatedFrames, frames_of, runs_in
 from vmplace.actuation.replica_nodes import ServedNodes
 from vmplace.actuation.replica_patience import LOST, Patience
 from vmplace.actuation.replica_payment import Payment
@@ -27,6 +28,8 @@ SHORT_LIVED = "copies short-lived"
 """Why pages were not tried: copies of this guest's pages did not last (replica_patience.py)."""
 PASSING = frozenset({"busy", "not present", "backing off", "written", "interrupted"})
 """Reasons that another page, or the next window, does not have."""
+HUGE = "huge"
+"""The reason of a part of a huge page: passing, if the rest was wanted, but not paid for."""
 Tried = tuple[ReplicaOutcome, Exception | None]
 """What became of the pages of a guest, and what ended it early."""
 
@@ -65,7 +68,7 @@ class ReplicatedGuest:
         statistics, now_ns = self.placement.statistics(), self.tools.clock()
         # A call that was given up may have gone on.
         each_bytes = _each_bytes(nodes, wanted.from_pages)
-        self.tools.budget.charge(self.payment.due_bytes(statistics, each_bytes), now_ns)
+        self._charge(self.payment.due_bytes(statistics, each_bytes), each_bytes)
         self.held.note_drops(statistics[LOST] + statistics[RELEASED])
         self.held.note_nodes(nodes)
         self.served.note_asked(nodes)
@@ -159,14 +162,19 @@ class ReplicatedGuest:
             # Whatever ended it: what was copied is to be dropped one day.
             new, refused = window.end(self.held), window.refused()
         # Whether the rest is refused, too, is not known before its turn.
-        is_lasting = bool(refused.keys() - PASSING) and not self.held.any_sure()
+        passing = PASSING | {HUGE} if window.has_cut else PASSING
+        is_lasting = bool(refused.keys() - passing) and not self.held.any_sure()
         if is_lasting and self.turn.is_whole(window.asked):
             self.patience.note_refusal(self.tools.clock())
         return ReplicaOutcome(self.name, new, window.left(), refused), failure
 
     def _most(self, each_bytes: float, limit_bytes: int | None) -> int:
         """Return how many pages may get copies now."""
-        may_bytes = self.tools.budget.available_bytes(self.tools.clock())
+        budget, now_ns = self.tools.budget, self.tools.clock()
+        may_bytes = budget.available_bytes(now_ns)
+        if budget.is_full(now_ns):
+            # More is never saved up, and KVM copies huge pages as a whole: it is made good afterwards.
+            may_bytes = max(may_bytes, math.ceil(BLOCK * each_bytes))
         if limit_bytes is not None:
             may_bytes = max(0, min(may_bytes, limit_bytes - self.payment.copies * PAGE_BYTES))
         return int(may_bytes // each_bytes)
@@ -183,8 +191,12 @@ class ReplicatedGuest:
             failure = err
             most = len(attempt.done) + len(attempt.unknown)
             size_bytes = self.payment.pay_ahead(round(most * each_bytes))
-        self.tools.budget.charge(size_bytes, self.tools.clock())
+        self._charge(size_bytes, each_bytes)
         return failure
+
+    def _charge(self, size_bytes: int, each_bytes: float) -> None:
+        """Take from the budget what was copied; a whole block may have been more than it holds."""
+        self.tools.budget.charge(size_bytes, self.tools.clock(), BLOCK * each_bytes)
 
     def _ask(self, _fd: int, *rest: Any) -> None:
         """Ask KVM on the guest's behalf; gives up with HeldError."""

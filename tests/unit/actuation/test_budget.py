@@ -55,7 +55,11 @@ def test_what_was_used_beyond_the_budget_is_made_good_before_more_is_granted():
     # Whatever was used: it is not stuck.
     budget.charge(10**6 * MB, SECOND)
     assert budget.available_bytes(3 * SECOND) == 10 * MB
+    budget.charge(10**6 * MB, 3 * SECOND, owed_bytes=30 * MB)
+    assert budget.available_bytes(6 * SECOND) == 0 and budget.available_bytes(7 * SECOND) == 10 * MB
+    assert budget.is_full(7 * SECOND) and budget.take(1, 7 * SECOND) and not budget.is_full(7 * SECOND)
     nothing = Budget(None)
+    assert nothing.is_full(0)
     nothing.charge(MB, 0)
     assert nothing.take(MB, 0) and nothing.wait_s(MB, 0) == 0.0
 

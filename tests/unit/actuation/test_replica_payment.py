@@ -98,3 +98,23 @@ def test_where_pages_lie_is_added_up_for_all_ranges_of_a_guest() -> None:
     far, near = (replace(COPIES, from_pages=pages) for pages in ({2: 12.0, 0: 4.0}, {0: 4.0}))
     (both,) = joined([far, near])
     assert both.from_pages == {2: 12.0, 0: 8.0}
+
+
+def test_a_huge_page_whose_copies_are_more_than_the_budget_holds_gets_them_and_they_are_paid_for() -> None:
+    """Three copies of 2 MiB, at 3 MB/s: a page in two seconds, in the long run."""
+    guest = CopiedGuest(16 * 512, NodeKvm(is_huge=True), bytes_per_s=3e6)
+    for _ in range(21):
+        guest.window(0, 1, 2, 3)
+    assert 9 * 512 <= len(guest.kvm.copies) <= 11 * 512
+    assert guest.kvm.statistics()["replica_copies"] * 4096 <= 21 * 3e6 + 3e6
+
+
+def test_where_a_limit_leaves_room_for_a_part_of_a_huge_page_none_is_asked_to_wait() -> None:
+    guest = CopiedGuest(1024, NodeKvm(is_huge=True))
+    for _ in range(3):
+        assert guest.window(0, 1, limit_bytes=400 * 4096).refused == {"huge": 1024}
+    assert not guest.replicator.copies()["db1"].wait
+    # Nobody wants more than a part of it: there is no block that KVM would copy.
+    guest = CopiedGuest(400, NodeKvm(is_huge=True))
+    guest.window(0, 1)
+    assert guest.replicator.copies()["db1"].wait

@@ -6,7 +6,7 @@ which.  So what is paid for is what KVM counts as copied since the last look.
 
 from collections.abc import Mapping
 
-from vmplace.actuation.replica_patience import MADE
+from vmplace.actuation.replica_patience import LOST, MADE
 from vmplace.topology.guest import PAGE_BYTES
 
 COPIES = "replica_copies"
@@ -41,3 +41,19 @@ class Payment:
         """Return what may have been copied, as nobody can count it now: later, no more is paid for that."""
         self._ahead_bytes += size_bytes
         return size_bytes
+
+
+class LastCount:
+    """What KVM counted of one guest at the last look that it answered: of copies, and of losses."""
+
+    def __init__(self) -> None:
+        self.present_bytes = self.lost_bytes = 0
+
+    def note(self, statistics: Mapping[str, int]) -> None:
+        """Note what KVM counts now."""
+        self.present_bytes = statistics[COPIES] * PAGE_BYTES
+        self.lost_bytes = statistics.get(LOST, 0) * PAGE_BYTES
+
+    def note_end(self) -> None:
+        """Note that the VM is gone, and its copies with it."""
+        self.present_bytes = 0

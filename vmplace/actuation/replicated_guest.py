@@ -1,5 +1,7 @@
 """One guest's copies: what is remembered of them, and how more are made within the budget."""
 
+import errno
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,14 +16,17 @@ from vmplace.actuation.replica_drops import Part, collapse_runs, parts_of, parts
 from vmplace.actuation.replica_frames import BLOCK, ReplicatedFrames, frames_of, runs_in
 from vmplace.actuation.replica_nodes import ServedNodes
 from vmplace.actuation.replica_patience import LOST, Patience
-from vmplace.actuation.replica_payment import Payment
+from vmplace.actuation.replica_payment import LastCount, Payment
 from vmplace.actuation.replica_turns import CopyWindow, Turn
-from vmplace.actuation.result import ReplicaOutcome
+from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Collapse, Replication
 from vmplace.topology.guest import PAGE_BYTES
 from vmplace.topology.placement import Placement
 
+LOG = logging.getLogger(__name__)
+GONE = frozenset({errno.EIO, errno.ESRCH})
+"""The VM is dead, or its process: its replicas are freed."""
 RELEASED = "released_pages"
 """KVM's statistic of frames whose copies it was asked to drop, by whatever part of the agent."""
 SHORT_LIVED = "copies short-lived"
@@ -55,6 +60,7 @@ class ReplicatedGuest:
     payment: Payment = field(default_factory=Payment)
     turn: Turn = field(default_factory=Turn)
     served: ServedNodes = field(default_factory=ServedNodes)
+    counted: LastCount = field(default_factory=LastCount)
 
     def replicate(self, wanted: Replication, is_stopping: Callable[[], bool]) -> Tried:
         """Give pages copies, as far as budget and limit go, and what KVM lets have some."""
@@ -78,6 +84,18 @@ class ReplicatedGuest:
         if not (asked := self.held.missing(frames)):
             return ReplicaOutcome(self.name), None
         return self._try(nodes, each_bytes, asked, wanted.limit_bytes, is_stopping)
+
+    def copies(self) -> Copies:
+        """Return what its copies take now, and lost; where KVM does not say, what it said before."""
+        try:
+            self.counted.note(self.placement.statistics())
+        except OSError as err:
+            if err.errno in GONE:
+                self.counted.note_end()
+        except Exception:
+            LOG.debug("copies of guest %s are not counted now", self.name, exc_info=True)
+        waits = self.patience.waits(self.tools.clock())
+        return Copies(self.counted.present_bytes, self.counted.lost_bytes, waits)
 
     def drop(self, unwanted: Collapse, is_stopping: Callable[[], bool]) -> int:
         """Drop the copies of these pages that were made lately, or all of the guest; return of how many.

@@ -7,7 +7,6 @@ not go are tried again until they do, or the VM is gone.
 """
 
 import contextlib
-import errno
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -19,13 +18,11 @@ import numpy as np
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.identity import PROC
 from vmplace.actuation.replica_calls import Ask, ask_kvm
-from vmplace.actuation.replica_patience import LOST
-from vmplace.actuation.replica_payment import COPIES
-from vmplace.actuation.replicated_guest import CopyTools, ReplicatedGuest, Tried
+from vmplace.actuation.replicated_guest import GONE, CopyTools, ReplicatedGuest, Tried
 from vmplace.actuation.result import Copies, ReplicaOutcome
 from vmplace.errors import VmplaceError
 from vmplace.policy.plan import Collapse, Replication
-from vmplace.topology.guest import PAGE_BYTES, GuestTopology
+from vmplace.topology.guest import GuestTopology
 from vmplace.topology.placement import (
     FEATURE_REPLICATE,
     FEATURE_REPLICATE_HUGE,
@@ -35,8 +32,6 @@ from vmplace.topology.placement import (
 )
 
 LOG = logging.getLogger(__name__)
-GONE = frozenset({errno.EIO, errno.ESRCH})
-"""The VM is dead, or its process: its replicas are freed."""
 
 
 def can_replicate(*, huge: bool = False) -> bool:
@@ -80,7 +75,7 @@ class Replicator:
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> tuple[tuple[ReplicaOutcome, ...], tuple[str, ...]]:
         """Replicate what the budget allows; return the outcomes and what went wrong, in words."""
-        self._forget_ended(guests)
+        self._forget_ended(guests.values())
         outcomes: list[ReplicaOutcome] = []
         wanted = joined(replications)
         failures = self._leave_nodes(wanted, guests, is_stopping)
@@ -118,17 +113,13 @@ class Replicator:
                 failures.append(f"guest {name}: copies not dropped: {err}")
         return failures
 
-    def copies(self) -> dict[str, Copies]:
-        """Return by guest what its copies take now, and lost; absent: it never had any."""
-        reported = {}
-        for mine in self._guests.values():
-            # EIO: the VM is dead, and its replicas are freed.  Whatever it is, others' are counted.
-            with contextlib.suppress(Exception):
-                counted = mine.placement.statistics()
-                lost = counted.get(LOST, 0)
-                waits = mine.patience.waits(self._clock())
-                reported[mine.name] = Copies(counted[COPIES] * PAGE_BYTES, lost * PAGE_BYTES, waits)
-        return reported
+    def copies(self, guests: Iterable[GuestTopology]) -> dict[str, Copies]:
+        """Return by guest what its copies take now, and lost; absent: it never had any.
+
+        ``guests``: all that run; others are forgotten.  What cannot be read now is as it was.
+        """
+        self._forget_ended(guests)
+        return {mine.name: mine.copies() for mine in self._guests.values()}
 
     def collapse(self) -> Dropped:
         """Drop all copies of all guests."""
@@ -179,15 +170,14 @@ class Replicator:
         self._owed.discard(identity)
         return reported
 
-    def _forget_ended(self, guests: Mapping[str, GuestTopology]) -> None:
-        alive = {guest.identity for guest in guests.values()}
-        for identity in self._guests.keys() - alive:
+    def _forget_ended(self, guests: Iterable[GuestTopology]) -> None:
+        alive = {guest.identity: guest.name for guest in guests}
+        for identity in self._guests.keys() - alive.keys():
             self._guests.pop(identity).placement.close()
             self._owed.discard(identity)
-        for guest in guests.values():
+        for identity, mine in self._guests.items():
             # libvirt may have reported its name since.
-            if mine := self._guests.get(guest.identity):
-                self._guests[guest.identity] = replace(mine, name=guest.name)
+            self._guests[identity] = replace(mine, name=alive[identity])
 
     def _replicate(self, guest: GuestTopology, wanted: Replication, is_stopping: Callable[[], bool]) -> Tried:
         if guest.identity in self._owed:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from vmplace import apart, left_behind
@@ -132,9 +132,9 @@ class HostActuator:
         if dropped.left:
             raise VmplaceError("; ".join(dropped.left), hint=AGAIN)
 
-    def copies(self) -> Mapping[str, Copies]:
-        """Return what copies take, and lost, by guest, as KVM counts them."""
-        return self._replicator.copies()
+    def copies(self, guests: Iterable[GuestTopology]) -> Mapping[str, Copies]:
+        """Return what copies take, and lost, by guest, as KVM counts them; ``guests``: all that run."""
+        return self._replicator.copies(guests)
 
     def ties(self) -> Mapping[Identity, EarlierTie]:
         """Return whose vCPUs are tied by what the journal holds, by pid and start time.

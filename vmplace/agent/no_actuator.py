@@ -1,6 +1,6 @@
 """An actuator for looks at a live host in which nothing may be changed."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from vmplace.actuation.result import ActuationResult, Copies
 from vmplace.policy.gathering import EarlierTie
@@ -20,7 +20,7 @@ class NoActuator:
     def release(self, guest: GuestTopology) -> None:
         """Nothing is held."""
 
-    def copies(self) -> Mapping[str, Copies]:
+    def copies(self, guests: Iterable[GuestTopology]) -> Mapping[str, Copies]:
         """Nothing has copies."""
         return {}
 

@@ -1,6 +1,6 @@
 """The stages as the loop sees them; wiring.py builds the real ones."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,8 +44,8 @@ class Actuator(Protocol):
     def release(self, guest: GuestTopology) -> None:
         """Let go of the guest's VM, and of its copies, until the next ``apply``; what moved stays."""
 
-    def copies(self) -> Mapping[str, Copies]:
-        """Return what copies take, and lost, by guest; absent means none."""
+    def copies(self, guests: Iterable[GuestTopology]) -> Mapping[str, Copies]:
+        """Return what copies take, and lost, by guest; absent means none.  ``guests``: all that run."""
 
     def ties(self) -> Mapping[Identity, EarlierTie]:
         """Return whose vCPUs an earlier agent tied, by pid and start time."""

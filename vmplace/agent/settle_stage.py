@@ -58,7 +58,7 @@ class SettleStage:
         elif state.host is not None:
             state.copies = None
             with state.notes.fenced("copies are not counted"):
-                state.copies = state.parts.actuator.copies()
+                state.copies = state.parts.actuator.copies([guest.topology for guest in state.roster])
             with (
                 state.notes.fenced("the figures are those of an earlier window"),
                 state.decisions.charged(),

@@ -37,6 +37,7 @@ class NodeKvm:
     released: int = 0
     asked: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
+    error: OSError | None = None
 
     def __call__(self, fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
         (self.asked if nodes else self.dropped).append(int(npages.sum()))
@@ -76,6 +77,8 @@ class NodeKvm:
 
     def statistics(self) -> dict[str, int]:
         """Return what KVM counts."""
+        if self.error:
+            raise self.error
         present = sum(nodes.bit_count() for nodes in self.copies.values())
         return dict(zip(OneSlot().statistics(), (self.made, self.lost, self.released, present), strict=True))
 

@@ -18,7 +18,7 @@ def test_pages_that_are_refused_for_their_node_keep_their_copies_and_can_lose_th
     guest.kvm.mems = 0b1
     guest.kvm.write(5)
     assert guest.window(0, 1).refused == {"node refused": 64}
-    assert guest.replicator.copies()["db1"].wait
+    assert guest.replicator.copies([guest.guest])["db1"].wait
     guest.drop()
     assert not guest.kvm.copies
 

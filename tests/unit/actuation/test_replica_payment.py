@@ -113,8 +113,8 @@ def test_where_a_limit_leaves_room_for_a_part_of_a_huge_page_none_is_asked_to_wa
     guest = CopiedGuest(1024, NodeKvm(is_huge=True))
     for _ in range(3):
         assert guest.window(0, 1, limit_bytes=400 * 4096).refused == {"huge": 1024}
-    assert not guest.replicator.copies()["db1"].wait
+    assert not guest.replicator.copies([guest.guest])["db1"].wait
     # Nobody wants more than a part of it: there is no block that KVM would copy.
     guest = CopiedGuest(400, NodeKvm(is_huge=True))
     guest.window(0, 1)
-    assert guest.replicator.copies()["db1"].wait
+    assert guest.replicator.copies([guest.guest])["db1"].wait

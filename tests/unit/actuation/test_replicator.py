@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.actuation.child_guest import guest_of
 from tests.unit.actuation.copying_kvm import COPIES, FOUR, HVA, Kvm, OneSlot
+from tests.unit.actuation.node_kvm import CopiedGuest
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.replica_patience import FIRST_NS
 from vmplace.actuation.replicator import Dropped, Replicator
@@ -36,9 +37,9 @@ def test_where_all_copies_are_refused_for_good_the_guest_waits_and_that_is_count
     replicator = Replicator(Budget(None), lambda: now_ns[0], opened=opened, ask=kvm)
     (outcome,), _ = replicator.apply([COPIES], {"db1": guest})
     assert outcome.refused == {refusal: 4}
-    assert replicator.copies() == {"db1": Copies(0, 0, waits)}
+    assert replicator.copies([guest]) == {"db1": Copies(0, 0, waits)}
     now_ns[0] += FIRST_NS
-    assert replicator.copies() == {"db1": Copies(0, 0, False)}
+    assert replicator.copies([guest]) == {"db1": Copies(0, 0, False)}
 
 
 def test_pages_that_are_refused_beside_others_with_copies_hold_up_nothing():
@@ -46,7 +47,7 @@ def test_pages_that_are_refused_beside_others_with_copies_hold_up_nothing():
     kvm.refusal = "not anonymous"
     more = Replication("db1", HVA + np.uint64(4 * 4096), FOUR, (0, 1), "test")
     (outcome,), _ = replicator.apply([more], {"db1": guest})
-    assert outcome.refused == {"not anonymous": 4} and not replicator.copies()["db1"].wait
+    assert outcome.refused == {"not anonymous": 4} and not replicator.copies([guest])["db1"].wait
 
 
 def test_a_collapse_that_signals_cut_short_goes_on():
@@ -157,3 +158,22 @@ def test_a_plan_with_nothing_to_do_lists_none_of_the_frames():
     _, most_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most_bytes < 1 << 20 and len(kvm.dropped) == calls
+
+
+def test_what_cannot_be_counted_now_is_as_it_was_and_is_not_none() -> None:
+    guest = CopiedGuest(8)
+    guest.window(0, 1)
+    guest.kvm.write(7)
+    there = {"db1": Copies(7 * 4096, 4096, False)}
+    assert guest.replicator.copies([guest.guest]) == there
+    guest.slot.counts = 0
+    assert guest.replicator.copies([guest.guest]) == there
+    guest.slot.counts, guest.kvm.error = 1 << 20, OSError(errno.EIO, "dead")
+    assert guest.replicator.copies([guest.guest]) == {"db1": Copies(0, 4096, False)}
+
+
+def test_names_are_renewed_and_guests_that_ended_forgotten_without_a_plan() -> None:
+    guest = CopiedGuest(8)
+    guest.window(0, 1)
+    assert list(guest.replicator.copies([replace(guest.guest, name="web")])) == ["web"]
+    assert guest.replicator.copies([]) == {} and guest.slot.is_closed

@@ -1,7 +1,7 @@
 """A host of two nodes and guests with given page places, for tests of the loop; only the host is unreal."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -174,7 +174,7 @@ class World:
             outcomes.append(MoveOutcome(move.guest, moved=len(move.hva), calls=1, longest_call_ns=3_000_000))
         return ActuationResult(tuple(outcomes), pinned=plan.vcpu_moves)
 
-    def copies(self) -> Mapping[str, Copies]:
+    def copies(self, guests: Iterable[GuestTopology]) -> Mapping[str, Copies]:
         """Return what the test wants."""
         return self.copied
 

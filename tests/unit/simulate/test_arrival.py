@@ -138,7 +138,8 @@ def test_copies_go_as_soon_as_a_migration_is_reported_and_come_back_when_it_is_o
         plan = agent.state.parts.policy
 
         def policy(snapshot: Snapshot) -> PlacementPlan:
-            copies.append(sum(one.present_bytes for one in actuator.copies().values()))
+            there = [view.topology for view in snapshot.guests]
+            copies.append(sum(one.present_bytes for one in actuator.copies(there).values()))
             if copies[-1] and not reported_at:
                 reported_at.append(len(copies))
                 agent.inbox.tell(News("event-migrating", "g"))

@@ -22,13 +22,16 @@ FEW = 64
 """Fewer lost copies tell nothing: each guest's kernel writes a page now and then."""
 LOST_RATIO, KEPT_RATIO = 0.5, 0.125
 """Lost copies per new one: from where on it is not worth it, and up to where it is."""
+SHORT_LIVED = "copies short-lived"
+"""Why a guest waits whose copies did not last."""
 FIRST_NS, LONGEST_NS = 2 * 10**9, 1024 * 10**9
 
 
 class Patience:
-    """What is remembered of one guest's copies."""
+    """What is remembered of one guest's copies; ``why``: for what reason it waits, or waited last."""
 
     def __init__(self) -> None:
+        self.why = SHORT_LIVED
         self._made = self._lost = 0
         self._wait_ns = FIRST_NS
         self._until_ns = 0
@@ -37,8 +40,12 @@ class Patience:
         """Tell whether no copies are made for now."""
         return now_ns < self._until_ns
 
-    def note_refusal(self, now_ns: int) -> None:
+    def note_refusal(self, now_ns: int, why: str) -> None:
         """Wait, as all copies were refused that were asked for: the next ones will be, too."""
+        self._wait(now_ns, f"waiting after {why}")
+
+    def _wait(self, now_ns: int, why: str) -> None:
+        self.why = why
         self._until_ns = now_ns + self._wait_ns
         self._wait_ns = min(2 * self._wait_ns, LONGEST_NS)
 
@@ -48,8 +55,7 @@ class Patience:
         new, gone = made - self._made, lost - self._lost
         self._made, self._lost = made, lost
         if gone >= FEW and gone > LOST_RATIO * new:
-            self._until_ns = now_ns + self._wait_ns
-            self._wait_ns = min(2 * self._wait_ns, LONGEST_NS)
+            self._wait(now_ns, SHORT_LIVED)
         elif new >= FEW and gone <= KEPT_RATIO * new:
             self._wait_ns = max(self._wait_ns // 2, FIRST_NS)
         return now_ns >= self._until_ns

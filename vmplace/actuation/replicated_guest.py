@@ -29,10 +29,10 @@ GONE = frozenset({errno.EIO, errno.ESRCH})
 """The VM is dead, or its process: its replicas are freed."""
 RELEASED = "released_pages"
 """KVM's statistic of frames whose copies it was asked to drop, by whatever part of the agent."""
-SHORT_LIVED = "copies short-lived"
-"""Why pages were not tried: copies of this guest's pages did not last (replica_patience.py)."""
 PASSING = frozenset({"busy", "not present", "backing off", "written", "interrupted"})
 """Reasons that another page, or the next window, does not have."""
+NO_ROOTS = "no node roots"
+"""Why none could be asked for: KVM has no page tables of their own for two of the nodes."""
 HUGE = "huge"
 """The reason of a part of a huge page: passing, if the rest was wanted, but not paid for."""
 Tried = tuple[ReplicaOutcome, Exception | None]
@@ -67,7 +67,7 @@ class ReplicatedGuest:
         info = self.placement.info()
         nodes = sum(1 << nid for nid in wanted.nids) & info.root_nodes
         if nodes.bit_count() < 2:
-            self.patience.note_refusal(self.tools.clock())
+            self.patience.note_refusal(self.tools.clock(), NO_ROOTS)
             nids = ", ".join(map(str, wanted.nids))
             who = f"of nodes {nids} fewer than two have" if info.root_nodes else "it has no"
             raise VmplaceError(f"{who} node roots")
@@ -80,7 +80,9 @@ class ReplicatedGuest:
         self.served.note_asked(nodes)
         frames = frames_of(wanted, info.slots)
         if not self.patience.is_over(statistics, now_ns):
-            return ReplicaOutcome(self.name, refused={SHORT_LIVED: len(self.held.without(frames))}), None
+            return ReplicaOutcome(
+                self.name, refused={self.patience.why: len(self.held.without(frames))}
+            ), None
         if not (asked := self.held.missing(frames)):
             return ReplicaOutcome(self.name), None
         return self._try(nodes, each_bytes, asked, wanted.limit_bytes, is_stopping)
@@ -181,9 +183,9 @@ class ReplicatedGuest:
             new, refused = window.end(self.held), window.refused()
         # Whether the rest is refused, too, is not known before its turn.
         passing = PASSING | {HUGE} if window.has_cut else PASSING
-        is_lasting = bool(refused.keys() - passing) and not self.held.any_sure()
-        if is_lasting and self.turn.is_whole(window.asked):
-            self.patience.note_refusal(self.tools.clock())
+        lasting = max(refused.keys() - passing, key=refused.__getitem__, default=None)
+        if lasting and not self.held.any_sure() and self.turn.is_whole(window.asked):
+            self.patience.note_refusal(self.tools.clock(), lasting)
         return ReplicaOutcome(self.name, new, window.left(), refused), failure
 
     def _most(self, each_bytes: float, limit_bytes: int | None) -> int:

@@ -38,6 +38,8 @@ def test_where_all_copies_are_refused_for_good_the_guest_waits_and_that_is_count
     (outcome,), _ = replicator.apply([COPIES], {"db1": guest})
     assert outcome.refused == {refusal: 4}
     assert replicator.copies([guest]) == {"db1": Copies(0, 0, waits)}
+    (outcome,), _ = replicator.apply([COPIES], {"db1": guest})
+    assert outcome.refused == {f"waiting after {refusal}" if waits else refusal: 4}
     now_ns[0] += FIRST_NS
     assert replicator.copies([guest]) == {"db1": Copies(0, 0, False)}
 

@@ -71,10 +71,6 @@ class ReplicatedFrames:
         """Hold these no more: their copies are dropped."""
         self._frames, self._doubted = self._frames - frames, self._doubted - frames
 
-    def doubt(self, frames: FrameSet) -> None:
-        """Hold these, in doubt: nobody knows whether they have copies."""
-        self._frames, self._doubted = self._frames | frames, self._doubted | frames
-
     def note_drops(self, dropped: int) -> None:
         """Doubt all frames, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
         if dropped != self._dropped:

@@ -118,8 +118,7 @@ class ReplicatedGuest:
         for first, npages in parts:
             runs = first, first + npages.astype(np.uint64)
             held = self.held.among(*runs)
-            # If that fails, some may be there still: the next plan may ask for them again.
-            self.held.doubt(held)
+            # If that fails, some may be there still, and KVM's count puts all in doubt.
             collapse_runs(self.placement.fd, first, npages, self._ask)
             self.held.forget(held)
             count += len(held)

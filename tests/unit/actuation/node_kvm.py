@@ -24,7 +24,7 @@ class NodeKvm:
     """Pages that lie on node ``home``, and the nodes that have copies of each.
 
     ``refusals``: why frames get no further copies; ``mems``: nodes that may have any; ``is_huge``: all pages
-    are huge.
+    are huge.  ``error`` is raised where it is to count, ``drop_error`` once a page is dropped.
     """
 
     home: int = 0
@@ -38,6 +38,7 @@ class NodeKvm:
     asked: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     error: OSError | None = None
+    drop_error: OSError | None = None
 
     def __call__(self, fd: int, nodes: int, gfns: Any, npages: Any, done: Any, status: Any) -> None:
         (self.asked if nodes else self.dropped).append(int(npages.sum()))
@@ -63,7 +64,11 @@ class NodeKvm:
         return "ok"
 
     def _drop(self, gfn: int) -> str:
-        self.released += self.copies.pop(gfn, None) is not None
+        size = 512 if self.is_huge else 1
+        for one in range(gfn - gfn % size, gfn - gfn % size + size):
+            self.released += self.copies.pop(one, None) is not None
+        if self.drop_error:
+            raise self.drop_error
         return "ok"
 
     def write(self, *gfns: int) -> None:

@@ -109,14 +109,48 @@ def test_drops_of_the_agents_own_put_no_other_frames_in_doubt() -> None:
         assert sum(guest.kvm.asked) == asked + 64 and len(guest.kvm.copies) == 64
 
 
-def test_where_kvm_counts_nothing_for_now_a_drop_ends_and_all_are_in_doubt() -> None:
+@pytest.mark.parametrize("counts", [(False, True), (True, False), (False, False)])
+def test_where_kvm_counts_nothing_for_now_a_drop_ends_and_all_are_in_doubt(
+    counts: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     guest = CopiedGuest(64)
     guest.window(0, 1)
-    guest.slot.counts, asked = 1, sum(guest.kvm.asked)
+    answers, asked = iter(counts), sum(guest.kvm.asked)
+
+    def statistics() -> dict[str, int]:
+        if not next(answers, True):
+            raise OSError("no memory")
+        return guest.kvm.statistics()
+
+    monkeypatch.setattr(guest.slot, "statistics", statistics)
     assert guest.drop(0, 8) == 8
-    guest.slot.counts = 1 << 20
     guest.window(0, 1)
     assert sum(guest.kvm.asked) == asked + 64
+
+
+def test_a_drop_of_a_page_takes_all_copies_of_a_huge_one_which_are_made_again() -> None:
+    guest = CopiedGuest(1024, NodeKvm(is_huge=True))
+    guest.window(0, 1)
+    guest.drop(5, 1)
+    assert set(guest.kvm.copies) == set(range(512, 1024))
+    guest.window(0, 1)
+    assert len(guest.kvm.copies) == 1024
+
+
+def test_a_drop_that_fails_in_its_middle_leaves_nothing_unknown() -> None:
+    for is_wanted in (False, True):
+        guest = CopiedGuest(64)
+        guest.window(0, 1)
+        guest.kvm.drop_error = OSError("no memory")
+        with pytest.raises(OSError, match="no memory"):
+            guest.drop()
+        guest.kvm.drop_error = None
+        assert len(guest.kvm.copies) == 63
+        if is_wanted:
+            guest.window(0, 1)
+            assert len(guest.kvm.copies) == 64
+        guest.drop()
+        assert not guest.kvm.copies
 
 
 def ranges_of(gfn: int) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.actuation.child_guest import guest_of
 from tests.unit.actuation.copying_kvm import COPIES, CountingKvm, OneSlot
+from tests.unit.actuation.node_kvm import CopiedGuest, NodeKvm
 from vmplace.actuation import replica_turns
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.frame_sets import FrameSet
@@ -74,6 +75,12 @@ def test_a_small_budget_makes_no_more_than_some_calls_and_comes_to_the_end_as_we
     seen = windows(kvm, 100_100, 12, mb_per_s=0.1)
     assert max(tried for tried, _ in seen) <= 512 * MOST_PARTS
     assert sum(made for _, made in seen) == 100
+
+
+def test_a_window_has_some_parts_however_small_these_are() -> None:
+    guest = CopiedGuest(1000, NodeKvm(refusals=dict.fromkeys(range(1000), "not present")))
+    outcome = guest.window(0, 1, limit_bytes=4096)
+    assert len(guest.kvm.asked) == MOST_PARTS and outcome.left == 1000 - MOST_PARTS
 
 
 def test_the_ranges_of_a_guest_have_their_turn_together_and_one_outcome() -> None:

@@ -128,20 +128,25 @@ def _up_to(parts: Iterator[Gfns], most: int) -> Gfns:
 
 def _apart(first: Gfns, end: Gfns) -> tuple[Gfns, Gfns]:
     """Return the same frames in ascending runs that do not touch each other."""
-    some = np.flatnonzero(end > first)
-    some = some[np.argsort(first[some], kind="stable")]
-    first, end = first[some], np.maximum.accumulate(end[some])
+    if not (end > first).all():
+        first, end = first[end > first], end[end > first]
+    if not (first[1:] >= first[:-1]).all():
+        order = np.argsort(first, kind="stable")
+        first, end = first[order], end[order]
+    end = np.maximum.accumulate(end)
     begins = np.append(True, first[1:] > end[:-1])[: len(first)]
     return first[begins], end[np.append(begins[1:], True)[: len(end)]]
 
 
 def _numbers(first: Gfns, end: Gfns) -> list[int]:
-    """Return the numbers of the pieces that these runs lie in."""
-    begin, last = (gfns.astype(np.int64) >> SHIFT for gfns in (first, end - np.uint64(1)))
-    found = {*begin.tolist(), *last.tolist()}
-    for run in np.flatnonzero(last - begin > 1).tolist():
-        found.update(range(int(begin[run]), int(last[run])))
-    return sorted(found)
+    """Return the numbers of the pieces that these runs lie in; the runs ascend."""
+    found, number, run = [], -1, 0
+    while run < len(first):
+        number = max(int(first[run]) >> SHIFT, number + 1)
+        found.append(number)
+        # The first that ends behind this piece.
+        run = int(np.searchsorted(end, np.uint64((number + 1) << SHIFT), "right"))
+    return found
 
 
 def _run_bits(number: int, first: Gfns, end: Gfns) -> Bits:

@@ -80,9 +80,8 @@ class ReplicatedGuest:
         self.served.note_asked(nodes)
         frames = frames_of(wanted, info.slots)
         if not self.patience.is_over(statistics, now_ns):
-            return ReplicaOutcome(
-                self.name, refused={self.patience.why: len(self.held.without(frames))}
-            ), None
+            lacks = len(self.held.without(frames))
+            return ReplicaOutcome(self.name, refused={self.patience.why: lacks} if lacks else {}), None
         if not (asked := self.held.missing(frames)):
             return ReplicaOutcome(self.name), None
         return self._try(nodes, each_bytes, asked, wanted.limit_bytes, is_stopping)

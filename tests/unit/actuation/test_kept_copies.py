@@ -19,6 +19,8 @@ def test_pages_that_are_refused_for_their_node_keep_their_copies_and_can_lose_th
     guest.kvm.write(5)
     assert guest.window(0, 1).refused == {"node refused": 64}
     assert guest.replicator.copies([guest.guest])["db1"].wait
+    # While it waits there is nothing to say of pages that may have copies.
+    assert guest.window(0, 1).refused == {}
     guest.drop()
     assert not guest.kvm.copies
 

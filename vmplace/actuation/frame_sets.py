@@ -67,15 +67,19 @@ class FrameSet:
         return FrameSet(_not_empty(pieces))
 
     def __sub__(self, other: "FrameSet") -> "FrameSet":
-        pieces = {number: bits for number, bits in self._pieces.items() if number not in other._pieces}
+        pieces = dict(self._pieces)
         for number in self._pieces.keys() & other._pieces.keys():
-            pieces[number] = self._pieces[number] & ~other._pieces[number]
-        return FrameSet(_not_empty(pieces))
+            pieces[number] = left = self._pieces[number] & ~other._pieces[number]
+            if not left.any():
+                del pieces[number]
+        return FrameSet(pieces)
 
     def has(self, gfns: Gfns) -> npt.NDArray[np.bool_]:
         """Tell of each frame whether it is in the set."""
         numbers, found = gfns >> np.uint64(SHIFT), np.zeros(len(gfns), np.bool_)
-        for number, bits in self._pieces.items():
+        for number in dict.fromkeys(numbers.tolist()):
+            if (bits := self._pieces.get(number)) is None:
+                continue
             mine = np.flatnonzero(numbers == np.uint64(number))
             offset = gfns[mine] & np.uint64(SPAN - 1)
             word = bits[(offset >> np.uint64(6)).astype(np.intp)]

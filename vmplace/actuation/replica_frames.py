@@ -71,6 +71,14 @@ class ReplicatedFrames:
         """Hold these no more: their copies are dropped."""
         self._frames, self._doubted = self._frames - frames, self._doubted - frames
 
+    def forget_all(self) -> None:
+        """Hold none: all copies of the guest are dropped, those of frames that no slot maps any more, too."""
+        self._frames = self._doubted = FrameSet()
+
+    def sure(self, frames: FrameSet) -> int:
+        """Return how many of these have copies, beyond doubt."""
+        return len((frames & self._frames) - self._doubted)
+
     def note_drops(self, dropped: int) -> None:
         """Doubt all frames, if KVM has dropped copies since it was asked; ``dropped``: so many, ever."""
         if dropped != self._dropped:

@@ -15,8 +15,8 @@ class ServedNodes:
     def __init__(self) -> None:
         self._have = self._away = 0
 
-    def note_asked(self, nodes: int) -> None:
-        """Note for which nodes KVM is asked for copies."""
+    def note_copies(self, nodes: int) -> None:
+        """Note which nodes may have copies now."""
         self._have |= nodes
 
     def useless(self, nodes: int) -> int:

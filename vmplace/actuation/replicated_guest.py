@@ -77,7 +77,6 @@ class ReplicatedGuest:
         self._charge(self.payment.due_bytes(statistics, each_bytes), each_bytes)
         self.held.note_drops(statistics[LOST] + statistics[RELEASED])
         self.held.note_nodes(nodes)
-        self.served.note_asked(nodes)
         frames = frames_of(wanted, info.slots)
         if not self.patience.is_over(statistics, now_ns):
             lacks = len(self.held.without(frames))
@@ -105,29 +104,40 @@ class ReplicatedGuest:
         """
         if not (unwanted.is_all or self.held.any()):
             return 0
-        slots = self.placement.info().slots
         if unwanted.is_all:
-            return self._drop(parts_of_slots(slots), is_stopping)
-        frames = self.held.among(*runs_in(unwanted, slots))
-        return self._drop(parts_of(frames), is_stopping) if frames else 0
+            return self._drop_all(is_stopping)
+        frames = self.held.among(*runs_in(unwanted, self.placement.info().slots))
+        return self._drop(parts_of(frames), is_stopping)[0] if frames else 0
 
-    def _drop(self, parts: Iterable[Part], is_stopping: Callable[[], bool]) -> int:
-        """Drop copies part by part; return how many frames that were held have none any more."""
-        count, before = 0, self._released()
+    def _drop_all(self, is_stopping: Callable[[], bool]) -> int:
+        """Drop all copies, whatever is known of them; return as ``_drop`` does."""
+        count, is_done = self._drop(parts_of_slots(self.placement.info().slots), is_stopping)
+        if is_done:
+            # KVM drops those of a slot that went away by itself.
+            self.held.forget_all()
+            self.served.note_drop()
+        return count
+
+    def _drop(self, parts: Iterable[Part], is_stopping: Callable[[], bool]) -> tuple[int, bool]:
+        """Drop copies part by part; return how many frames held have none now, and whether that is all."""
+        count, own, before, is_done = 0, 0, self._released(), True
         for first, npages in parts:
-            runs = first, first + npages.astype(np.uint64)
-            held = self.held.among(*runs)
+            if not is_done:
+                break
+            held = self.held.among(first, first + npages.astype(np.uint64))
+            own += self.held.sure(held)
             # If that fails, some may be there still, and KVM's count puts all in doubt.
             collapse_runs(self.placement.fd, first, npages, self._ask)
             self.held.forget(held)
             count += len(held)
-            if is_stopping():
-                break
+            is_done = not is_stopping()
         after = self._released()
         if before is not None and after is not None:
             # Those that are dropped beside these are anybody's: of a huge page all copies go at once.
-            self.held.note_own_drops(min(after - before, count))
-        return count
+            self.held.note_own_drops(min(after - before, own))
+        if not self.held.any():
+            self.served.note_drop()
+        return count, is_done
 
     def _released(self) -> int | None:
         """Return of how many frames KVM was asked to drop the copies so far, None if it does not say."""
@@ -145,15 +155,13 @@ class ReplicatedGuest:
         # Those that are dropped while it waits would not be made again.
         if not useless or self.patience.waits(self.tools.clock()):
             return ""
-        count = self._drop(parts_of_slots(self.placement.info().slots), is_stopping)
-        if not self.held.any():
-            self.served.note_drop()
+        count = self._drop_all(is_stopping)
         left = ", ".join(str(nid) for nid in range(useless.bit_length()) if useless >> nid & 1)
         return f"copies of {count} pages dropped, to be made again without node {left}"
 
     def drop_all(self) -> None:
         """Drop all copies; raises as ``drop`` does."""
-        self._drop(parts_of_slots(self.placement.info().slots), lambda: False)
+        self._drop_all(lambda: False)
 
     def _try(
         self,
@@ -171,6 +179,8 @@ class ReplicatedGuest:
                 attempt = Attempt(self.placement.fd, nodes, part, self._ask)
                 failure = _failure_of(attempt.run)
                 window.note(attempt)
+                if len(attempt.done) or len(attempt.unknown):
+                    self.served.note_copies(nodes)
                 unpaid = self._pay(each_bytes, attempt)
                 failure = failure or unpaid
                 if is_stopping():

@@ -16,6 +16,7 @@ from vmplace.topology.guest import Identity
 from vmplace.topology.host import HostTopology
 
 ON_ONE_NODE = "its vCPUs run on node {} alone, and copies serve several nodes"
+MOST_NPAGES = np.iinfo(np.int32).max
 
 
 class LoneCopies:
@@ -52,5 +53,6 @@ def _only_nid(host: HostTopology, *views: GuestView) -> int | None:
 
 def _drop_of(guest: GuestView, nid: int) -> Collapse:
     hva = np.array([ram.hva for ram in guest.topology.ram], np.uint64)
-    npages = np.array([ram.npages for ram in guest.topology.ram], np.int32)
+    # All copies go: what a range has beyond 8 TiB need not be in figures.
+    npages = np.array([min(ram.npages, MOST_NPAGES) for ram in guest.topology.ram], np.int32)
     return Collapse(guest.topology.name, hva, npages, ON_ONE_NODE.format(nid), is_all=True)

@@ -1,5 +1,7 @@
 """Do copies go from nodes that vCPUs left, and stay where these come back?"""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -67,3 +69,38 @@ def test_an_order_ends_the_drop_and_the_next_plan_goes_on(monkeypatch: pytest.Mo
     assert guest.kvm.on(2) == 48
     guest.window(0, 1)
     assert (guest.kvm.on(2), guest.kvm.on(1)) == (0, 64)
+
+
+def counts_of_quiet_windows(guest: CopiedGuest) -> tuple[int, int]:
+    """Return how many pages KVM dropped and copied, asked for nodes 0 and 1 for a long time."""
+    released, made = guest.kvm.released, guest.kvm.made
+    for _ in range(3 * MOST_AWAY):
+        guest.window(0, 1)
+    return guest.kvm.released - released, guest.kvm.made - made
+
+
+def test_pages_of_memory_that_was_unplugged_drop_no_others_again_and_again() -> None:
+    guest = CopiedGuest(1024)
+    guest.window(0, 1, 2)
+    half = SimpleNamespace(as_id=0, base_gfn=0, npages=512, hva=HVA)
+    guest.slot.info = lambda: SimpleNamespace(root_nodes=0b111, slots=[half])  # type: ignore[method-assign]
+    for gfn in range(512, 1024):
+        del guest.kvm.copies[gfn]
+    guest.kvm.released += 512
+    # Once, to be made again without node 2.
+    assert counts_of_quiet_windows(guest) == (512, 512)
+
+
+def test_copies_that_were_all_dropped_leave_no_node_that_has_some() -> None:
+    guest = CopiedGuest(1024)
+    guest.window(0, 1, 2)
+    guest.drop(is_all=True)
+    assert counts_of_quiet_windows(guest) == (0, 1024)
+
+
+def test_a_node_for_which_kvm_refused_all_copies_has_none_to_be_dropped() -> None:
+    guest = CopiedGuest(1024)
+    guest.window(0, 1)
+    guest.kvm.mems = 0b011
+    guest.window(0, 1, 2)
+    assert counts_of_quiet_windows(guest) == (0, 0)

@@ -102,3 +102,8 @@ def test_a_plan_has_the_memory_of_a_lone_guest_follow_and_asks_for_no_copies_for
 def test_vcpus_that_come_back_to_several_nodes_get_copies_anew() -> None:
     views = [COPIED] * 12 + [LONE] * 2 + [replace(COPIED, copied_bytes=0)] * 2
     assert plans(*views)[-1].replications
+
+
+def test_a_guest_of_more_memory_than_figures_hold_is_planned_for_as_well() -> None:
+    wide = tuple(replace(ram, npages=1 << 32) for ram in LONE.topology.ram)
+    assert drops(replace(LONE, topology=replace(LONE.topology, ram=wide))) == [ON_ONE_NODE.format(1)]

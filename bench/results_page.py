@@ -102,8 +102,8 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "b29355f1a801",
     ): "rows of vmplace's plan show three things not yet. A guest's loss counts only against what all guests"
     " would have had together (1f774ce6). vCPUs that float give way to tied ones (16011731). A protected"
-    " guest's bound holds from the start. The agent's rows are of 5facf079, whose feedback of copies was"
-    " taken back (66d87d4f): 11 of 12, run without, are the same to the last digit, one differs by 0.01 %",
+    " guest's bound holds from the start. The agent knows latencies, waits and shared links, as a"
+    " calibration finds them by the simulator's model; before 30 November 2026 it knew bandwidths alone",
     (
         "rivals",
         "10ca9e9a2e27",

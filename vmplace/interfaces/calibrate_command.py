@@ -57,7 +57,7 @@ class CalibrationReport(Calibration, frozen=True, kw_only=True):
 def calibrate(as_json: bool, show: bool, duration_ms: int, out: Path | None) -> None:
     """Measure how fast the CPUs of each node read each node's memory, alone and all at once.
 
-    This takes all CPUs, for a minute or two on hosts of eight nodes: run it while no guest needs them.  From
+    This takes all CPUs, for some minutes on hosts of eight nodes: run it while no guest needs them.  From
     then on, plans use the measured figures in place of the firmware's: bandwidths, latencies, how long
     accesses wait at a busy controller, and which paths share a link.  Each sensible set of worker nodes gets
     its canonical weights.

@@ -3,11 +3,11 @@
 1. Bandwidths between nodes are those that were measured (``vmplace calibrate``) or that firmware tells
    (HMAT); the rest is scaled by distance (topology/bandwidth.py).
 2. Latencies are those that were measured, if all were; else they follow distances, from that of a local
-   access (described_memory.py).  So is how long accesses wait at a busy controller, else that of an
-   average server.
-3. Each pair of nodes has a path of its own, unless measurements show links that paths share
+   access (described_memory.py).
+3. How long accesses wait at a busy controller was measured, too; else it is that of one older server.
+4. Each pair of nodes has a path of its own, unless measurements show links that paths share
    (topology/shared_links.py).
-4. Where no bandwidth is known at all there is no answer.
+5. Where no bandwidth is known at all there is no answer.
 """
 
 import numpy as np

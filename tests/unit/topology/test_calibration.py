@@ -2,15 +2,18 @@
 
 import contextlib
 import os
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace import native
 from vmplace.errors import VmplaceError
+from vmplace.topology import calibration_runs
 from vmplace.topology.bandwidth import bandwidth_weights
 from vmplace.topology.calibration import (
     Calibration,
@@ -25,7 +28,8 @@ from vmplace.topology.calibration import (
     read_machine_identity,
 )
 from vmplace.topology.calibration_runs import measured, spread_by_core, worker_sets
-from vmplace.topology.streams import Reader, chased_mib, readings
+from vmplace.topology.host import HostTopology, Node
+from vmplace.topology.streams import Reader, Readings, chased_mib, readings
 from vmplace.topology.sysfs import read_host
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
@@ -144,7 +148,7 @@ def test_a_calibration_that_others_disturbed_tells_no_waits():
     assert some.queue is None and some.bandwidths[0, 0] == 10**10
 
 
-def test_threads_of_a_core_stream_last_and_never_beside_the_one_that_waits():
+def test_threads_of_a_core_come_last_and_neighbours_late():
     siblings = {cpu: (cpu % 4, cpu % 4 + 4) for cpu in range(8)}
     assert spread_by_core(range(8), siblings) == [0, 2, 1, 3, 4, 6, 5, 7]
     assert spread_by_core([3], {}) == [3] and spread_by_core([], {}) == []
@@ -217,8 +221,6 @@ def test_a_node_that_is_not_there_is_reported():
 
 
 def test_figures_where_nothing_fits_are_refused():
-    import numpy as np
-
     one, two = np.zeros(1, np.int32), np.zeros(2, np.uint64)
     with pytest.raises(ValueError, match="a result for each pair"):
         native.measure_streams(one, one, one, one, 1 << 20, 1, two, two)
@@ -228,8 +230,6 @@ def test_figures_where_nothing_fits_are_refused():
     ("chased", "only", "said"), [(3, -1, "power of two"), (-1, -1, "power of two"), (0, 1, "no node")]
 )
 def test_readers_that_cannot_be_are_refused(chased: int, only: int, said: str):
-    import numpy as np
-
     one, result = np.zeros(1, np.int32), np.zeros(1, np.uint64)
     with pytest.raises(ValueError, match=said):
         native.measure_streams(one, one + chased, one + only, one, 1 << 20, 1, result, result)
@@ -249,3 +249,63 @@ def test_all_lines_are_chased_in_a_buffer_that_no_cache_holds():
     assert chased_mib(host, 32 << 20) == 128
     full = replace(host, nodes=tuple(replace(node, free_bytes=200 << 20) for node in host.nodes))
     assert chased_mib(full, 32 << 20) == 0
+
+
+@dataclass
+class SeveralNodes:
+    """Stands for memory of several nodes, which no machine here has: what streams read, by how many they are.
+
+    ``seen``: who read at each call.
+    """
+
+    bytes_per_s: Callable[[int], float]
+    seen: list[tuple[Reader, ...]] = field(default_factory=list)
+
+    def __call__(
+        self, _host: object, readers: tuple[Reader, ...], nids: tuple[int, ...], ms: int
+    ) -> Readings:
+        self.seen.append(readers)
+        streams = sum(not one.chased_mib for one in readers)
+        each = self.bytes_per_s(streams) / max(streams, 1)
+        rows = np.array([[640 if one.chased_mib else each] * len(nids) for one in readers])
+        return Readings(readers, nids, rows.astype(np.uint64), np.full(rows.shape, 10**9, np.uint64), ms)
+
+
+def wide_host() -> HostTopology:
+    """Return a node of eight cores of two threads each, and three others in a square with it."""
+    cpus = [tuple(range(16 * nid, 16 * nid + 16)) for nid in range(4)]
+    nodes = tuple(Node(nid, cpus[nid], 64 << 30, 32 << 30) for nid in range(4))
+    far = {(a, b): 10 if a == b else 22 if abs(a - b) == 2 else 16 for a in range(4) for b in range(4)}
+    siblings = {cpu: (cpu & ~8, cpu | 8) for own in cpus for cpu in own}
+    return HostTopology(nodes, far, siblings)
+
+
+def test_streams_are_added_until_two_numbers_of_them_gain_nothing(monkeypatch: pytest.MonkeyPatch):
+    fake = SeveralNodes(lambda streams: min(streams, 6) * 10**9)
+    monkeypatch.setattr(calibration_runs, "readings", fake)
+    got = measured(wide_host(), MACHINE)
+    # 6 fill the controller; 8 and 12 gain nothing, and more are not tried.
+    assert [one.streams for one in got.loaded if one.nid == 0] == [1, 2, 3, 4, 6, 8, 12]
+    waiting = [readers for readers in fake.seen if len(readers) > 1 and readers[0].chased_mib]
+    assert len(waiting) == len(got.loaded)
+    for chaser, *streams in waiting:
+        core = {chaser.cpu & ~8, chaser.cpu | 8}
+        assert not core & {one.cpu for one in streams}
+        # A thread of each core first.
+        assert len({one.cpu & ~8 for one in streams}) == min(len(streams), 7)
+
+
+def test_paths_that_may_share_a_link_are_read_at_once_each_by_its_own_node(monkeypatch: pytest.MonkeyPatch):
+    fake = SeveralNodes(lambda streams: streams * 10**9)
+    monkeypatch.setattr(calibration_runs, "readings", fake)
+    got = measured(wide_host(), MACHINE)
+    tried = {(two.one.cpu_nid, two.one.mem_nid, two.other.cpu_nid, two.other.mem_nid) for two in got.at_once}
+    # All latencies are alike here, so nothing is far; by distances the square has its ways.
+    assert tried == set()
+    monkeypatch.setattr(calibration_runs, "chased_mib", lambda *_: 0)
+    fake.seen.clear()
+    got = measured(wide_host(), MACHINE)
+    tried = {(two.one.cpu_nid, two.one.mem_nid, two.other.cpu_nid, two.other.mem_nid) for two in got.at_once}
+    assert {(0, 2, 1, 0), (0, 2, 3, 0), (2, 0, 1, 2)} <= tried
+    pairs = [{(one.nid, one.of) for one in readers} for readers in fake.seen if readers[0].of is not None]
+    assert {(0, 2), (1, 0)} in pairs and len(pairs) == len(got.at_once)

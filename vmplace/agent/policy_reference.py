@@ -64,8 +64,9 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
     ),
     "replica_mb": (
         512,
-        "`replica_ratio` in [budget] limits copies, too, for the whole host. Existing copies stay until they "
-        "are written to, or until `vmplace undo`.",
+        "`replica_ratio` in [budget] limits copies, too, for the whole host. Existing copies go with 0, and "
+        "where techniques lack replicate. With a lower limit they stay until they are written to, or until "
+        "`vmplace undo`.",
     ),
     "move_mb_per_s": (
         64,

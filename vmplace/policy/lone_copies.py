@@ -1,21 +1,23 @@
-"""Whose copies serve nobody any more?  Those of guests whose vCPUs have come to one node.
+"""Whose copies are to go?  Those of guests whose vCPUs have come to one node, or whose policy allows none.
 
 Copies are for several nodes that read the same pages.  Once all of a guest's vCPUs may run on one node only,
 its copies take memory for nothing, whatever else the plan does with the guest.  What counts is where vCPUs
 may run, not where they happen to be.  Those that are about to float again, or are tied by this plan and not
 yet there, keep their copies: else these would be dropped, and made again.  One look alone decides nothing,
-and nothing is dropped while it is not known of each vCPU where it may run.
+and nothing is dropped while it is not known of each vCPU where it may run.  What the operator said of the
+guest needs no second look.
 """
 
 from collections.abc import Iterable
 
 import numpy as np
 
-from vmplace.policy.plan import Collapse, GuestView, Mode, Snapshot, VcpuMove
+from vmplace.policy.plan import Collapse, GuestSettings, GuestView, Mode, Snapshot, VcpuMove
 from vmplace.topology.guest import Identity
 from vmplace.topology.host import HostTopology
 
 ON_ONE_NODE = "its vCPUs run on node {} alone, and copies serve several nodes"
+NOT_ALLOWED = "its policy allows no copies"
 MOST_NPAGES = np.iinfo(np.int32).max
 
 
@@ -26,7 +28,7 @@ class LoneCopies:
         self._before: dict[Identity, int] = {}
 
     def drops(self, now: Snapshot, after: Snapshot, vcpu_moves: Iterable[VcpuMove]) -> tuple[Collapse, ...]:
-        """Return the drops of all copies of guests that were lone at the last plan, and are now.
+        """Return the drops of all copies of guests that are, and were, on one node, or may have none.
 
         ``after``: the same guests, as they will be once ``vcpu_moves`` are done.
         """
@@ -35,13 +37,18 @@ class LoneCopies:
         found = []
         for guest, then in zip(now.guests, after.guests, strict=True):
             nid = None if guest.topology.name in leaving else _only_nid(now.host, guest, then)
-            if nid is None:
-                continue
-            self._before[guest.topology.identity] = nid
-            is_lone = before.get(guest.topology.identity) == nid
-            if is_lone and guest.copied_bytes and guest.settings.mode is not Mode.MANUAL:
-                found.append(_drop_of(guest, nid))
+            why = None if _may_copy(guest.settings) else NOT_ALLOWED
+            if nid is not None:
+                self._before[guest.topology.identity] = nid
+                if before.get(guest.topology.identity) == nid:
+                    why = why or ON_ONE_NODE.format(nid)
+            if why and guest.copied_bytes and guest.settings.mode is not Mode.MANUAL:
+                found.append(_drop_of(guest, why))
         return tuple(found)
+
+
+def _may_copy(settings: GuestSettings) -> bool:
+    return settings.replicates and settings.replica_bytes != 0
 
 
 def _only_nid(host: HostTopology, *views: GuestView) -> int | None:
@@ -51,8 +58,8 @@ def _only_nid(host: HostTopology, *views: GuestView) -> int | None:
     return nids.pop() if len(nids) == 1 and all(cpus) else None
 
 
-def _drop_of(guest: GuestView, nid: int) -> Collapse:
+def _drop_of(guest: GuestView, why: str) -> Collapse:
     hva = np.array([ram.hva for ram in guest.topology.ram], np.uint64)
     # All copies go: what a range has beyond 8 TiB need not be in figures.
     npages = np.array([min(ram.npages, MOST_NPAGES) for ram in guest.topology.ram], np.int32)
-    return Collapse(guest.topology.name, hva, npages, ON_ONE_NODE.format(nid), is_all=True)
+    return Collapse(guest.topology.name, hva, npages, why, is_all=True)

@@ -1,13 +1,14 @@
 """Are copies dropped once all vCPUs of their guest run on one node, and kept for those that float again?"""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.unit.policy.test_own_limits import READ_BY_ALL, reader
 from tests.unit.policy.views import HVA, NPAGES, host, moved
 from vmplace.agent.planning import planned
-from vmplace.policy.lone_copies import ON_ONE_NODE, LoneCopies
+from vmplace.policy.lone_copies import NOT_ALLOWED, ON_ONE_NODE, LoneCopies
 from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Snapshot, VcpuMove
 from vmplace.policy.policy_auto import AutoPolicy
 
@@ -76,6 +77,20 @@ def test_where_vcpus_are_or_will_be_on_several_nodes_nothing_is_dropped_nor_wher
     now: GuestView, then: GuestView, moves: tuple[VcpuMove, ...]
 ) -> None:
     assert drops(now, then, *moves) == []
+
+
+@pytest.mark.parametrize("settings", [{"replicates": False}, {"replica_bytes": 0}])
+@pytest.mark.parametrize("view", [COPIED, LONE])
+def test_a_guest_whose_policy_allows_no_copies_keeps_none(view: GuestView, settings: dict[str, Any]) -> None:
+    def first_drops(view: GuestView) -> list[str]:
+        snapshot = Snapshot(host(), (view,))
+        return [one.reason for one in LoneCopies().drops(snapshot, snapshot, ())]
+
+    forbidden = replace(view, settings=replace(view.settings, **settings))
+    assert first_drops(forbidden) == [NOT_ALLOWED]
+    assert first_drops(replace(forbidden, copied_bytes=0)) == []
+    manual = replace(forbidden.settings, mode=Mode.MANUAL)
+    assert first_drops(replace(forbidden, settings=manual)) == []
 
 
 def plans(*views: GuestView) -> list[PlacementPlan]:

@@ -7,12 +7,18 @@
 2. That lasts until the controller was not full for ``CALM_S``: a guest's memory would all go home in each
    calm phase, and out again after.  Pages come home earlier as far as that pays.
 3. If a window shows nothing of such a guest, nothing of it moves.
-4. Guests that go by their vCPUs are then a load that the plan knows, and does not move (loads.py).
+4. Guests that go by their vCPUs are then a load that the plan knows, and does not move (loads.py).  So they
+   are where guests that span nodes fill their controller, if they have a part in that: else it seems to have
+   time for more.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from vmplace.model.metrics import Matrix
 from vmplace.policy import home
 from vmplace.policy.plan import GuestView, Mode, Snapshot
 from vmplace.topology.host import HostTopology
@@ -26,9 +32,13 @@ Ask = tuple[float, int, GuestView]
 
 @dataclass(frozen=True)
 class Crowding:
-    """By guest: the node where its memory is at home, and when that node's controller was last full."""
+    """By guest: the node where its memory is at home, and when that node's controller was last full.
+
+    ``felt_s``: when it was last full by the accesses of all guests, of guests that have a part in that.
+    """
 
     full_s: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    felt_s: Mapping[str, float] = field(default_factory=dict)
 
     def now(self, snapshot: Snapshot) -> "Crowding":
         """Return what holds for a snapshot; a guest that it has not may only be away for a while."""
@@ -39,16 +49,24 @@ class Crowding:
             for name, (nid, at_s) in self.full_s.items()
             if now_s - at_s < CALM_S and (name not in there or _may_leave(host, there[name], nid))
         }
-        if not any(map(_is_sampled, snapshot.guests)):
-            return Crowding(full_s)
-        asks = asks_of(host, snapshot.guests)
+        felt_s = {name: at_s for name, at_s in self.felt_s.items() if now_s - at_s < CALM_S}
+        before = Crowding(full_s, felt_s)
+        is_asked = any(map(_is_sampled, snapshot.guests))
+        return before._with_full(host, snapshot.guests, now_s) if is_asked else before
+
+    def _with_full(self, host: HostTopology, guests: Sequence[GuestView], now_s: float) -> "Crowding":
+        """Return the same with the guests whose controller is full now."""
+        asks, full_s, felt_s = asks_of(host, guests), dict(self.full_s), dict(self.felt_s)
         shares, small = asked_shares(host, asks), dict.fromkeys(host.nids, 0.0)
+        of_all = asked_of_all(host, guests, shares)
         for share, nid, guest in asks:
             small[nid] += share
-            is_part = shares[nid] > FILLED and small[nid] > LEAST
-            if is_part and _may_leave(host, guest, nid) and goes_home(host, guest):
+            is_part = small[nid] > LEAST
+            if is_part and of_all[nid] > FILLED:
+                felt_s[guest.topology.name] = now_s
+            if is_part and shares[nid] > FILLED and _may_leave(host, guest, nid) and goes_home(host, guest):
                 full_s[guest.topology.name] = nid, now_s
-        return Crowding(full_s)
+        return Crowding(full_s, felt_s)
 
     def goes_by_vcpus(self, host: HostTopology, guest: GuestView) -> bool:
         """Tell whether the guest's vCPUs alone say where its memory belongs."""
@@ -98,6 +116,29 @@ def asked_shares(host: HostTopology, asks: Sequence[Ask]) -> dict[int, float]:
     for share, nid, _ in asks:
         asked[nid] += share
     return asked
+
+
+def asked_of_all(
+    host: HostTopology, guests: Sequence[GuestView], at_home: Mapping[int, float]
+) -> dict[int, float]:
+    """Return the same with what guests that span nodes ask for, by where the pages lie that they use."""
+    asked = dict(at_home)
+    for guest in guests:
+        if guest.dram_per_us and home_nid(host, guest) is None:
+            used = _used_pages(host, guest)
+            for nid, pages in zip(host.nids, used.tolist(), strict=True):
+                bytes_per_s = guest.dram_per_us * 1e6 * LINE_BYTES * pages / max(float(used.sum()), 1.0)
+                asked[nid] += bytes_per_s / (host.bandwidths.get((nid, nid)) or math.inf)
+    return asked
+
+
+def _used_pages(host: HostTopology, guest: GuestView) -> Matrix:
+    """Return how many of the guest's pages [N] are on each node, of those that were seen to be used."""
+    count = len(host.nids)
+    used = np.zeros(count)
+    for one in guest.pages.ranges if guest.pages and guest.pages.nids == host.nids else ():
+        used += one.by_node(count, hot_only=True)
+    return used
 
 
 def _is_sampled(guest: GuestView) -> bool:

@@ -1,10 +1,12 @@
 """Guests whose memory goes where their vCPUs run: the plan moves nothing of them, but others feel them."""
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
 from vmplace.model.described_memory import MLP
 from vmplace.policy import home
-from vmplace.policy.full_controllers import home_nid
+from vmplace.policy.full_controllers import Crowding, home_nid
 from vmplace.policy.host_view import GuestEvidence, NodeIndexes
 from vmplace.policy.plan import GuestView, Mode, Snapshot
 from vmplace.topology.guest import Movability
@@ -13,10 +15,30 @@ ENTRIES = 64
 """The descent looks at every n-th entry where there are many: up to 2 TiB it errs by a fifth here."""
 
 
-def is_load(snapshot: Snapshot, guest: GuestView) -> bool:
-    """Tell whether the guest runs on one node, and its accesses are counted."""
-    has_count = guest.dram_per_us is not None and guest.settings.mode is not Mode.MANUAL
-    return has_count and home_nid(snapshot.host, guest) is not None
+def loads_of(
+    snapshot: Snapshot, planned: Sequence[GuestView], rest: Iterable[GuestView], crowding: Crowding
+) -> list[GuestView]:
+    """Return those of ``rest`` that the plan is to know as loads.
+
+    Where no controller is full it knows none: the others would give way to protected guests that lack nothing
+    (docs/design/joint-plan.md).
+    """
+    has_full = any(guest.topology.name in crowding.full_s for guest in planned)
+    return [
+        one
+        for one in rest
+        if (has_full or one.topology.name in crowding.felt_s)
+        and _is_counted(one)
+        and _has_home(snapshot, one)
+    ]
+
+
+def _has_home(snapshot: Snapshot, guest: GuestView) -> bool:
+    return home_nid(snapshot.host, guest) is not None
+
+
+def _is_counted(guest: GuestView) -> bool:
+    return guest.dram_per_us is not None and guest.settings.mode is not Mode.MANUAL
 
 
 def load(  # noqa: PLR0913 - all that a planner knows of a guest

@@ -29,7 +29,7 @@ from vmplace.policy.host_view import (
     row_sums,
     traffic,
 )
-from vmplace.policy.loads import is_load, load
+from vmplace.policy.loads import load, loads_of
 from vmplace.policy.own_limits import barred, copy_pages_left, may_not_copy, may_not_move, pages_left
 from vmplace.policy.plan import GuestView, Snapshot
 from vmplace.policy.plan_changes import is_shared
@@ -74,9 +74,7 @@ def host_view(
 ) -> tuple[HostView, list[Matrix]]:
     """Return what the planner may know, these guests first, and each one's traffic."""
     rest = [one for one in snapshot.guests if one.topology.name not in seen]
-    # Else the others would give way to protected guests that lack nothing (joint-plan.md).
-    has_full = any(guest.topology.name in state.crowding.full_s for guest in guests)
-    loads = [one for one in rest if has_full and is_load(snapshot, one)]
+    loads = loads_of(snapshot, guests, rest, state.crowding)
     evidence = (
         *(_evidence(snapshot, guest, seen, state, horizon) for guest in guests),
         *(_load(snapshot, guest, state, horizon) for guest in loads),

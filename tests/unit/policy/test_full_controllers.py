@@ -259,6 +259,23 @@ def test_where_no_controller_is_full_the_plan_knows_no_loads() -> None:
         assert len(view.guests) == len(traffics) == count
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_memory_that_all_nodes_use_leaves_the_node_of_a_busy_guest(alone: bool) -> None:
+    """Together they fill its controller, and the guest that is at home there does not fill it by itself."""
+    host = Spread()
+    host.node["s"] = np.zeros(NPAGES, int)
+    for _ in range(20):
+        spans = sampled("s", [0, 2, 4, 6], host.node["s"], 60.0, known_s=float(host.now_s))
+        assert spans.pages
+        history = [bits({nid: range(NPAGES) for nid in range(4)})] * 4
+        ranges = tuple(replace(with_history(one, *history), sampled=True) for one in spans.pages.ranges)
+        spans = replace(spans, pages=replace(spans.pages, ranges=ranges))
+        host.window(*([] if alone else [host.guest("a", 45)]), spans)
+    first, *others = np.bincount(host.node["s"], minlength=4) / NPAGES
+    assert first == pytest.approx(0.25 if alone else 0.0, abs=0.05) and min(others) > 0.2
+    assert not host.away()
+
+
 def test_a_load_that_comes_home_counts_there() -> None:
     """Else neighbours would step out of its way onto the node that it comes to."""
     host = Spread(node={"a": np.zeros(NPAGES, int), "b": np.zeros(NPAGES, int)})

@@ -25,11 +25,12 @@ from vmplace.errors import UnsupportedHostError
 from vmplace.outside import lines, read_text, read_whole
 from vmplace.sampling.frame_nodes import Frames
 from vmplace.sampling.ibs_period import LOW_RATE_PERIOD, SampleCost, next_period
-from vmplace.sampling.page_arrays import Bits, Bytes, Indexes, NodeIndexes
+from vmplace.sampling.page_arrays import Bytes, NodeIndexes
 from vmplace.sampling.page_frames import FrameChunk
 from vmplace.sampling.perf_rings import DISABLE, ENABLE, PerfRings
 from vmplace.sampling.range_walk import RangeWalk
 from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage
+from vmplace.sampling.sampled_frames import Found, SampledFrames, add_bits, touched_by_row
 from vmplace.sampling.served import Served, ServedTally, served_by
 from vmplace.sampling.source import SourceSetup
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity, RamRange
@@ -42,13 +43,6 @@ L3_MISS_ONLY = 1 << 16
 """IBS_OP_L3MISSONLY, CPUs since Zen 4: only accesses that reach memory are worth an interrupt."""
 MEM_OP_STORE = np.uint64(4)
 """PERF_MEM_OP_STORE in union perf_mem_data_src (linux/perf_event.h)."""
-_Found = tuple[Frames, NodeIndexes, npt.NDArray[np.bool_]]
-"""Samples: frame, row of the CPU's node, whether it was a store."""
-NO_FRAMES, NO_ROWS, NO_STORES = np.zeros(0, np.uint64), np.zeros(0, np.int8), np.zeros(0, np.bool_)
-_ByRow = tuple[list[Frames], list[Frames]]
-"""Frames that each row's CPUs touched, and those they wrote."""
-_Each = tuple[Frames, Indexes]
-"""All samples of memory in the order of their frames, and their rows."""
 
 
 class IbsSource:
@@ -76,7 +70,7 @@ class IbsSource:
             self._walk.close()
             raise
         self._rows = _rows_of_cpus(setup.host)
-        self._armed: dict[Identity, tuple[int, list[_Found]]] = {}
+        self._armed: dict[Identity, tuple[int, list[Found]]] = {}
         self._tallies: dict[Identity, ServedTally] = {}
         self._window = _Window(0, 0, 0)
         self.lost = 0
@@ -101,9 +95,9 @@ class IbsSource:
         ended_ns = time.monotonic_ns()
         served = self._tallies[guest.identity].total(self.period, ended_ns - started_ns)
         self.forget(guest)
-        by_row, each = _by_row(found, rows=len(self._nids) + 1), _in_order(found)
+        sampled = SampledFrames.of(found)
         with self._walk.frames.opened(guest) as pagemap:
-            ranges = tuple(self._sample(guest, pagemap, ram, by_row, each) for ram in guest.ram)
+            ranges = tuple(self._sample(guest, pagemap, ram, sampled) for ram in guest.ram)
         return SampleBatch(
             guest.name, self.name, self.coverage, started_ns, ended_ns, self._nids, ranges, served
         )
@@ -120,19 +114,20 @@ class IbsSource:
         self._walk.close()
 
     def _sample(
-        self, guest: GuestTopology, pagemap: int, ram: RamRange, by_row: "_ByRow", each: "_Each"
+        self, guest: GuestTopology, pagemap: int, ram: RamRange, sampled: SampledFrames
     ) -> RangeSample:
         shape = len(self._nids) + 1, -(-ram.npages // 64)
         bits = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
         hits: list[NodeHits] = []
 
         def fill(chunk: FrameChunk, accessed: Bytes) -> None:
-            hits.append(_hits(chunk, each))
-            for target, rows in zip(bits, by_row, strict=True):
-                for row, frames in enumerate(rows):
-                    touched = _whole_folios(chunk, frames)
-                    _set_bits(target[row], touched + chunk.first)
-                    accessed[touched] = 1
+            found = sampled.hits(chunk)
+            hits.append(NodeHits(found.pages + chunk.first, found.rows))
+            if len(found.pages):
+                by_row = touched_by_row(chunk, found, len(self._nids) + 1)
+                accessed[by_row[0].any(axis=0)] = 1
+                for words, touched in zip(bits, by_row, strict=True):
+                    add_bits(words, touched, chunk.first)
 
         sample = self._walk.sample(guest, pagemap, ram, fill)
         pages, rows = (np.concatenate([getattr(one, name) for one in hits]) for name in ("pages", "rows"))
@@ -189,48 +184,9 @@ def _rows_of_cpus(host: HostTopology) -> NodeIndexes:
     return rows
 
 
-def _by_row(found: list[_Found], rows: int) -> _ByRow:
-    frames, row, store = (
-        np.concatenate(column) for column in zip(*found, (NO_FRAMES, NO_ROWS, NO_STORES), strict=True)
-    )
-    touched = [np.unique(frames[(row == at) & (frames != 0)]) for at in range(rows)]
-    written = [np.unique(frames[(row == at) & (frames != 0) & store]) for at in range(rows)]
-    return touched, written
-
-
 def _touched_frames(phys_addrs: npt.NDArray[np.uint64], served: npt.NDArray[np.int64]) -> Frames:
     """Return each sample's frame, 0 for none and for what a cache behind the L1 served."""
     return np.where(served == Served.CACHE, np.uint64(0), phys_addrs // np.uint64(PAGE_BYTES))
-
-
-def _in_order(found: list[_Found]) -> _Each:
-    frames = np.concatenate([NO_FRAMES, *(one[0] for one in found)])
-    rows = np.concatenate([NO_ROWS, *(one[1] for one in found)]).astype(np.int64)
-    order = np.argsort(frames, kind="stable")
-    order = order[np.searchsorted(frames[order], 1) :]
-    return frames[order], rows[order]
-
-
-def _hits(chunk: FrameChunk, each: _Each) -> NodeHits:
-    """Return the samples of the chunk's pages; page numbers are the range's."""
-    frames, rows = each
-    first = np.searchsorted(frames, chunk.pfns)
-    count = np.searchsorted(frames, chunk.pfns, side="right") - first
-    pages = np.repeat(np.arange(len(count)), count)
-    at = np.arange(len(pages)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-    return NodeHits(pages + chunk.first, rows[at])
-
-
-def _whole_folios(chunk: FrameChunk, frames: Frames) -> npt.NDArray[np.intp]:
-    """Return the indexes of pages with these frames, and of the folios they are part of."""
-    if not len(frames):
-        return np.zeros(0, np.intp)
-    heads = chunk.heads[np.isin(chunk.pfns, frames)]
-    return np.flatnonzero(np.isin(chunk.heads, heads) & (chunk.pfns != 0))
-
-
-def _set_bits(words: Bits, pages: npt.NDArray[np.intp]) -> None:
-    np.bitwise_or.at(words, pages // 64, np.uint64(1) << (pages % 64).astype(np.uint64))
 
 
 def _migrated_pages(vmstat: Path) -> int:

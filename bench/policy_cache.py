@@ -24,8 +24,7 @@ CODE = ("model", "native", "policy", "sampling", "simulate", "topology")
 PRODUCT = (*CODE, "actuation", "agent")
 PLANNERS = (
     "affordable.py", "as_rounded.py", "corner_mix.py", "descent.py", "even_spread.py", "guard.py",
-    "held_back.py", "host_plan.py", "hurdle.py", "move_gains.py", "page_task.py", "steadiness.py",
-    "vcpu_plan.py",
+    "held_back.py", "host_plan.py", "move_gains.py", "page_task.py", "steadiness.py", "vcpu_plan.py",
 )  # fmt: skip
 AGENTS = (
     "full_controllers.py", "gather_choice.py", "gather_ties.py", "gather_trial.py", "gather_waits.py",

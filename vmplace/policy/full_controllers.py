@@ -7,24 +7,25 @@
 2. That lasts until the controller was not full for ``CALM_S``: a guest's memory would all go home in each
    calm phase, and out again after.  Pages come home earlier as far as that pays.
 3. If a window shows nothing of such a guest, nothing of it moves.
-4. Guests that go by their vCPUs are then a load that the plan knows, and does not move (loads.py).  So they
-   are where guests that span nodes fill their controller, if they have a part in that: else it seems to have
-   time for more.
+4. Guests that go by their vCPUs are then a load that the plan knows, and does not move (loads.py).  So is one
+   that asks for more than ``LEAST`` of a controller which guests that span nodes would fill with it if their
+   memory were spread evenly: else its node seems to have time for more.  Where their memory is now
+   does not count: it leaves because of that load, and would come back once that is forgotten.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from vmplace.model.metrics import Matrix
 from vmplace.policy import home
 from vmplace.policy.plan import GuestView, Mode, Snapshot
+from vmplace.topology.guest import Identity
 from vmplace.topology.host import HostTopology
 
 LINE_BYTES = 64
 FILLED, LEAST, CALM_S = 0.5, 0.1, 600.0
+STILL = 0.7
+"""Who had a part in it has one while it asks for this share of ``LEAST``."""
 
 Ask = tuple[float, int, GuestView]
 """Which share of its home's bandwidth a guest asks for, that node, and the guest."""
@@ -34,11 +35,11 @@ Ask = tuple[float, int, GuestView]
 class Crowding:
     """By guest: the node where its memory is at home, and when that node's controller was last full.
 
-    ``felt_s``: when it was last full by the accesses of all guests, of guests that have a part in that.
+    ``felt_s``: the same of guests that have a part in what all guests ask of it, by identity.
     """
 
     full_s: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    felt_s: Mapping[str, float] = field(default_factory=dict)
+    felt_s: Mapping[Identity, tuple[int, float]] = field(default_factory=dict)
 
     def now(self, snapshot: Snapshot) -> "Crowding":
         """Return what holds for a snapshot; a guest that it has not may only be away for a while."""
@@ -49,24 +50,30 @@ class Crowding:
             for name, (nid, at_s) in self.full_s.items()
             if now_s - at_s < CALM_S and (name not in there or _may_leave(host, there[name], nid))
         }
-        felt_s = {name: at_s for name, at_s in self.felt_s.items() if now_s - at_s < CALM_S}
-        before = Crowding(full_s, felt_s)
-        is_asked = any(map(_is_sampled, snapshot.guests))
-        return before._with_full(host, snapshot.guests, now_s) if is_asked else before
-
-    def _with_full(self, host: HostTopology, guests: Sequence[GuestView], now_s: float) -> "Crowding":
-        """Return the same with the guests whose controller is full now."""
-        asks, full_s, felt_s = asks_of(host, guests), dict(self.full_s), dict(self.felt_s)
+        if not any(map(_is_sampled, snapshot.guests)):
+            return Crowding(full_s)
+        asks = asks_of(host, snapshot.guests)
+        felt_s = self._felt(host, snapshot.guests, asks, now_s)
         shares, small = asked_shares(host, asks), dict.fromkeys(host.nids, 0.0)
-        of_all = asked_of_all(host, guests, shares)
         for share, nid, guest in asks:
             small[nid] += share
-            is_part = small[nid] > LEAST
-            if is_part and of_all[nid] > FILLED:
-                felt_s[guest.topology.name] = now_s
-            if is_part and shares[nid] > FILLED and _may_leave(host, guest, nid) and goes_home(host, guest):
+            is_part = shares[nid] > FILLED and small[nid] > LEAST
+            if is_part and _may_leave(host, guest, nid) and goes_home(host, guest):
                 full_s[guest.topology.name] = nid, now_s
         return Crowding(full_s, felt_s)
+
+    def _felt(
+        self, host: HostTopology, guests: Sequence[GuestView], asks: Sequence[Ask], now_s: float
+    ) -> dict[Identity, tuple[int, float]]:
+        """Return who is felt at home, and when it was last; one that became quiet is not at once."""
+        asked, felt_s = asked_if_even(host, guests, asked_shares(host, asks)), {}
+        for share, nid, guest in asks:
+            before, at_s = self.felt_s.get(guest.topology.identity, (nid, -math.inf))
+            if share > LEAST and asked[nid] > FILLED:
+                felt_s[guest.topology.identity] = nid, now_s
+            elif share > STILL * LEAST and before == nid and now_s - at_s < CALM_S:
+                felt_s[guest.topology.identity] = nid, at_s
+        return felt_s
 
     def goes_by_vcpus(self, host: HostTopology, guest: GuestView) -> bool:
         """Tell whether the guest's vCPUs alone say where its memory belongs."""
@@ -118,27 +125,18 @@ def asked_shares(host: HostTopology, asks: Sequence[Ask]) -> dict[int, float]:
     return asked
 
 
-def asked_of_all(
+def asked_if_even(
     host: HostTopology, guests: Sequence[GuestView], at_home: Mapping[int, float]
 ) -> dict[int, float]:
-    """Return the same with what guests that span nodes ask for, by where the pages lie that they use."""
+    """Return the same with what guests that span nodes ask for, if their memory were spread evenly."""
     asked = dict(at_home)
     for guest in guests:
-        if guest.dram_per_us and home_nid(host, guest) is None:
-            used = _used_pages(host, guest)
-            for nid, pages in zip(host.nids, used.tolist(), strict=True):
-                bytes_per_s = guest.dram_per_us * 1e6 * LINE_BYTES * pages / max(float(used.sum()), 1.0)
-                asked[nid] += bytes_per_s / (host.bandwidths.get((nid, nid)) or math.inf)
+        nids = home.allowed_nids(host, guest)
+        if guest.dram_per_us and nids and home_nid(host, guest) is None:
+            each_per_s = guest.dram_per_us * 1e6 * LINE_BYTES / len(nids)
+            for nid in nids:
+                asked[nid] += each_per_s / (host.bandwidths.get((nid, nid)) or math.inf)
     return asked
-
-
-def _used_pages(host: HostTopology, guest: GuestView) -> Matrix:
-    """Return how many of the guest's pages [N] are on each node, of those that were seen to be used."""
-    count = len(host.nids)
-    used = np.zeros(count)
-    for one in guest.pages.ranges if guest.pages and guest.pages.nids == host.nids else ():
-        used += one.by_node(count, hot_only=True)
-    return used
 
 
 def _is_sampled(guest: GuestView) -> bool:

@@ -11,7 +11,7 @@
    What lies wrong once a pattern changes is lost on top until it is seen (bench/bench_hostile.py).
 3. Every change is a trial, too: what would the guest lose if only its pages lay where they were?  Trials end
    after ``TRIAL_NS``; if those of late did not earn their cost, a move must promise a multiple of
-   its cost, and a fraction if they earned it several times over (hurdle.py).
+   its cost (the hurdle), and a fraction if they earned it several times over.
 4. If a guest lost time since it was best off, as when the program does something else now, and its budget is
    empty or the loss is long, every page goes back to where it was: a loss that was measured must end.  So the
    price of the way back is staked with each move.  Nothing is forgiven: a guest is behind doing nothing by no
@@ -28,7 +28,7 @@ Example: a guest that lived for a second has a budget of 2 ms (the first credit)
 Its trials of moves cost 4 ms and earned 4 ms.  With what trials are taken to have had before, 1.2 and 0.3 ms,
 a move must promise sqrt(5.2 / 4.3) = 1.1 times its cost.  Copies were never tried: sqrt(1.2 / 0.3) = 2.
 
->>> memory = Memory(0.0, 0.0, np.zeros(4, np.int8), records=(Record(4e6, 4e6), Record()))
+>>> memory = Memory(0.0, 0.0, np.zeros(4, np.int8), records_ns=((4e6, 4e6), (0.0, 0.0)))
 >>> memory.budget_ns(1e9) / 1e6, round(memory.hurdle(copies=False), 2), memory.hurdle(copies=True)
 (5.0, 1.1, 2.0)
 
@@ -52,7 +52,6 @@ from vmplace.policy.host_view import (
     Indexes,
     NodeIndexes,
 )
-from vmplace.policy.hurdle import Record
 from vmplace.policy.move_gains import (
     GuestTraffic,
     PastMove,
@@ -68,6 +67,14 @@ CREDIT_SHARE = 0.0025
 TIME_SHARE = 0.003
 CREDIT_OF_BOUND = 0.5
 """Of what a protected guest may lose at most, the share that is its credit: the rest is for errors."""
+HURDLE_RANGE = (0.25, 8.0)
+PRIORS_NS = ((12e5, 3e5), (12e5, 3e5))
+"""Cost and gain that trials are taken to have had before the first one: of moves, and of copies.
+
+Trials below them do not sway the hurdle by much.  It begins at two: what a guest that is hardly known seems
+to gain is partly chance, and its program may end before a move paid."""
+FORGETTING = 0.7
+"""Share of earlier trials' cost and gain that still counts when the next one ends."""
 MEASURED_RISE = 0.005
 """Latency that rises by more than this share after a plan that promised less is no noise."""
 SAME_WORK = 0.01
@@ -115,7 +122,7 @@ class Memory:
     born_ns: float
     looked_ns: float
     origin: NodeIndexes
-    records: tuple[Record, Record] = (Record(), Record())
+    records_ns: tuple[tuple[float, float], tuple[float, float]] = ((0.0, 0.0), (0.0, 0.0))
     spent_ns: float = 0.0
     gained_ns: float = 0.0
     best_ns: float = 0.0
@@ -128,7 +135,9 @@ class Memory:
 
     def hurdle(self, *, copies: bool) -> float:
         """Return how many times its cost a move, or a copy, must promise."""
-        return self.records[copies].hurdle
+        (cost, gain), (prior_cost, prior_gain) = self.records_ns[copies], PRIORS_NS[copies]
+        ratio = (cost + prior_cost) / (gain + prior_gain)
+        return float(np.clip(np.sqrt(ratio), *HURDLE_RANGE))
 
     def budget_ns(self, now_ns: float, bound: float | None = None) -> float:
         """Return how much time the guest may yet spend on moves; ``bound``: how much slower it may get."""
@@ -161,8 +170,7 @@ def remembered(memories: Mapping[str, Memory], view: HostView) -> dict[str, Memo
         seen = tuple(
             replace(t, gained_ns=t.gained_ns + share * span) for t, share in zip(some, lost[1:], strict=True)
         )
-        moves, copies = (record.after(span) for record in memory.records)
-        memory = replace(memory, looked_ns=view.now_ns, records=(moves, copies))
+        memory = replace(memory, looked_ns=view.now_ns)
         answers[guest.name] = _judged(memory, seen, span * gain)
     return answers
 
@@ -177,16 +185,20 @@ def _origins_kept(memory: Memory | None, guest: GuestEvidence, now_ns: float) ->
 
 def _judged(memory: Memory, trials: tuple[PastMove, ...], gained_ns: float) -> Memory:
     """Return the memory with the trials that are over counted in."""
-    records = list(memory.records)
+    records = list(memory.records_ns)
     for trial in trials:
         if memory.looked_ns - trial.born_ns >= TRIAL_NS:
-            records[trial.copies] = records[trial.copies].with_trial(trial.cost_ns, trial.gained_ns)
+            cost, gain = records[trial.copies]
+            records[trial.copies] = (
+                FORGETTING * cost + trial.cost_ns,
+                FORGETTING * gain + max(trial.gained_ns, 0.0),
+            )
     kept = tuple(trial for trial in trials if memory.looked_ns - trial.born_ns < TRIAL_NS)
     total_ns = memory.gained_ns + gained_ns
     return replace(
         memory,
         trials=kept,
-        records=(records[0], records[1]),
+        records_ns=(records[0], records[1]),
         gained_ns=total_ns,
         best_ns=max(memory.best_ns, total_ns),
     )

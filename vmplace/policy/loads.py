@@ -27,7 +27,7 @@ def loads_of(
     return [
         one
         for one in rest
-        if (has_full or one.topology.name in crowding.felt_s)
+        if (has_full or one.topology.identity in crowding.felt_s)
         and _is_counted(one)
         and _has_home(snapshot, one)
     ]

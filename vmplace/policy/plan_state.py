@@ -68,7 +68,7 @@ def carried_over(state: State, seen: dict[str, Entries]) -> State:
         steady[name] = Steadiness(
             _taken(old.user, at, NOBODY), _taken(old.since_ns, at, 0.0), _taken(old.unwritten_ns, at, 0.0)
         )
-    think_ns = {name: one for name, one in state.think_ns.items() if name in known}
+    think_ns = {name: one for name, one in state.think_ns.items() if name in known or name not in seen}
     return replace(state, known=known, memories=memories, steady=steady, think_ns=think_ns, known_s={})
 
 

@@ -129,7 +129,7 @@ def plan_auto(snapshot: Snapshot, state: State, horizon: Horizon) -> tuple[Place
         memories={name: planner.memories[name] for name in places},
         steady={name: planner.steady[name] for name in places},
         gathering=gathering,
-        think_ns={one.name: one.think_ns for one in view.guests if one.name in places and one.is_counted},
+        think_ns={one.name: one.think_ns for one in view.guests if one.is_counted},
     )
     return plan, remembered(after, before)
 

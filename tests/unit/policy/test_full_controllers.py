@@ -259,21 +259,69 @@ def test_where_no_controller_is_full_the_plan_knows_no_loads() -> None:
         assert len(view.guests) == len(traffics) == count
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_memory_that_all_nodes_use_leaves_the_node_of_a_busy_guest(alone: bool) -> None:
+def spanning(host: Spread, mb_per_s: float) -> GuestView:
+    """Return guest "s", whose vCPUs run on all nodes and use all of its memory alike."""
+    guest = sampled("s", [0, 2, 4, 6], host.node["s"], mb_per_s, known_s=float(host.now_s))
+    assert guest.pages
+    history = [bits({nid: range(NPAGES) for nid in range(4)})] * 4
+    ranges = tuple(replace(with_history(one, *history), sampled=True) for one in guest.pages.ranges)
+    topology = replace(guest.topology, pid=guest.topology.pid + 1)
+    return replace(guest, topology=topology, pages=replace(guest.pages, ranges=ranges))
+
+
+def beside(host: Spread, mb_per_s: float, ask: float, seconds: int, **more: object) -> int:
+    """Let "s" run beside "a", which asks for ``ask``; return how many pages of "s" moved."""
+    moved = 0
+    for _ in range(seconds):
+        busy = [replace(host.guest("a", ask), **more)] if ask else []  # type: ignore[arg-type]
+        plan = host.window(*busy, spanning(host, mb_per_s))
+        moved += sum(len(move.hva) for move in plan.moves if move.guest == "s")
+    return moved
+
+
+def on_first(host: Spread) -> float:
+    """Return which share of the memory of "s" is on the node of "a"."""
+    return float((host.node["s"] == 0).mean())
+
+
+@pytest.mark.parametrize(("ask", "expected"), [(0, 0.25), (8, 0.25), (45, 0.0)])
+def test_memory_that_all_nodes_use_leaves_the_node_of_a_guest_that_is_busy(
+    ask: float, expected: float
+) -> None:
     """Together they fill its controller, and the guest that is at home there does not fill it by itself."""
     host = Spread()
     host.node["s"] = np.zeros(NPAGES, int)
-    for _ in range(20):
-        spans = sampled("s", [0, 2, 4, 6], host.node["s"], 60.0, known_s=float(host.now_s))
-        assert spans.pages
-        history = [bits({nid: range(NPAGES) for nid in range(4)})] * 4
-        ranges = tuple(replace(with_history(one, *history), sampled=True) for one in spans.pages.ranges)
-        spans = replace(spans, pages=replace(spans.pages, ranges=ranges))
-        host.window(*([] if alone else [host.guest("a", 45)]), spans)
-    first, *others = np.bincount(host.node["s"], minlength=4) / NPAGES
-    assert first == pytest.approx(0.25 if alone else 0.0, abs=0.05) and min(others) > 0.2
+    beside(host, 60.0, ask, 20)
+    assert on_first(host) == pytest.approx(expected, abs=0.05)
     assert not host.away()
+
+
+def test_memory_that_left_does_not_come_back_because_it_left() -> None:
+    """Once it is away, the controller is not full: that says nothing of what it would be."""
+    host = Spread()
+    host.node["s"] = np.arange(NPAGES) % 4
+    assert beside(host, 100.0, 40.0, 20) > NPAGES / 8
+    host.now_s += int(CALM_S) - 10
+    assert beside(host, 100.0, 40.0, 30) < NPAGES / 50
+
+
+def test_it_comes_back_once_the_busy_guest_is_quiet() -> None:
+    """Else others would give way for long to a protected guest that was busy for a moment."""
+    host = Spread()
+    host.node["s"] = np.arange(NPAGES) % 4
+    protected = {"settings": GuestSettings(protected=True)}
+    beside(host, 60.0, 45.0, 10, **protected)
+    away = on_first(host)
+    beside(host, 60.0, 4.0, 20, **protected)
+    assert away < 0.05 and on_first(host) == pytest.approx(0.25, abs=0.05)
+
+
+def test_where_counts_do_not_follow_what_the_model_says_the_plan_rests() -> None:
+    """A guest may ask for the same wherever its memory is."""
+    host = Spread()
+    host.node["s"] = np.arange(NPAGES) % 4
+    beside(host, 200.0, 48.0, 20)
+    assert beside(host, 200.0, 48.0, 20) < NPAGES / 50
 
 
 def test_a_load_that_comes_home_counts_there() -> None:

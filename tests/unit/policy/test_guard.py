@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.policy.test_host_plan import guest, two_nodes
-from vmplace.policy import guard, hurdle
+from vmplace.policy import guard
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import REPLICATED, Counters, GuestEvidence, HostView, Room, traffic
 from vmplace.policy.move_gains import PastMove
@@ -82,7 +82,7 @@ def test_trials_that_did_not_earn_their_cost_raise_the_hurdle_and_good_ones_lowe
 
 
 def test_the_hurdle_has_bounds():
-    assert judged(1e6, gains=False).hurdle(copies=False) == hurdle.RANGE[1]
+    assert judged(1e6, gains=False).hurdle(copies=False) == guard.HURDLE_RANGE[1]
 
 
 def promised(planner: HostPlanner) -> GuestEvidence:

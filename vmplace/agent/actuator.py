@@ -106,12 +106,19 @@ class HostActuator:
     def _drop_copies(
         self, plan: PlacementPlan, guests: Mapping[str, GuestTopology], is_stopping: Callable[[], bool]
     ) -> tuple[Mapping[str, int], tuple[str, ...]]:
-        """Drop copies that do more harm than good; return pages by guest, and what went wrong."""
+        """Drop copies that do more harm than good; return pages by guest, and what went wrong.
+
+        It ends after a window's length, as those of a whole host take minutes; the next plan goes on.
+        """
         dropped: Counter[str] = Counter()
-        failures = []
+        failures, until_ns = [], self._calls.clock() + int(self._patience_s * 1e9)
+
+        def stop() -> bool:
+            return is_stopping() or self._calls.clock() > until_ns
+
         for unwanted in (one for one in plan.collapses if one.guest in guests):
             try:
-                if count := self._replicator.drop(unwanted, guests[unwanted.guest], is_stopping):
+                if count := self._replicator.drop(unwanted, guests[unwanted.guest], stop):
                     dropped[unwanted.guest] += count
                     LOG.info(
                         'guest=%s collapsed_pages=%d reason="%s"', unwanted.guest, count, unwanted.reason

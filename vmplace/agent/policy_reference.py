@@ -64,9 +64,9 @@ EXAMPLES: Mapping[str, tuple[object, str]] = {
     ),
     "replica_mb": (
         512,
-        "`replica_ratio` in [budget] limits copies, too, for the whole host. Existing copies go with 0, and "
-        "where techniques lack replicate. With a lower limit they stay until they are written to, or until "
-        "`vmplace undo`.",
+        "`replica_ratio` in [budget] limits copies, too, for the whole host. In mode auto existing "
+        "copies go with 0, and where techniques lack replicate, once the guest may be changed. Else, and "
+        "with a lower limit, they stay until they are written to, or until `vmplace undo`.",
     ),
     "move_mb_per_s": (
         64,

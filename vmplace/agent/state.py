@@ -116,10 +116,7 @@ def summary(plan: PlacementPlan) -> PlanSummary:
         CopySummary(one.guest, one.pages * PAGE_BYTES, one.nids, one.reason, one.saved_ns)
         for one in plan.replications
     )
-    collapses = tuple(
-        CollapseSummary(one.guest, int(one.npages.sum(dtype="int64")) * PAGE_BYTES, one.reason)
-        for one in plan.collapses
-    )
+    collapses = tuple(CollapseSummary(one.guest, one.size_bytes, one.reason) for one in plan.collapses)
     known = {one.guest: one for one in plan.weighings}
     return PlanSummary(moves, stays, plan.size_bytes, vcpus, copies, collapses, known)
 

@@ -62,4 +62,4 @@ def _drop_of(guest: GuestView, why: str) -> Collapse:
     hva = np.array([ram.hva for ram in guest.topology.ram], np.uint64)
     # All copies go: what a range has beyond 8 TiB need not be in figures.
     npages = np.array([min(ram.npages, MOST_NPAGES) for ram in guest.topology.ram], np.int32)
-    return Collapse(guest.topology.name, hva, npages, why, is_all=True)
+    return Collapse(guest.topology.name, hva, npages, why, is_all=True, copied_bytes=guest.copied_bytes or 0)

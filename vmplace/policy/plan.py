@@ -173,7 +173,8 @@ class Replication:
 class Collapse:
     """Pages of one guest that should have no copies any more, if they have; in runs, as ``Replication``.
 
-    ``is_all``: nor should any other page of the guest, whatever is known of it.
+    ``is_all``: nor should any other page of the guest, whatever is known of it; its copies take
+    ``copied_bytes``.
     """
 
     guest: str
@@ -181,6 +182,12 @@ class Collapse:
     npages: npt.NDArray[np.int32]
     reason: str
     is_all: bool = False
+    copied_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what the copies take, or of runs the pages that should have none."""
+        return self.copied_bytes if self.is_all else int(self.npages.sum(dtype=np.int64)) * PAGE_BYTES
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What changes the host goes together: memory follows vCPUs, and does not go where they could not."""
 
 import errno
+import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -270,6 +271,22 @@ def test_copies_that_a_plan_drops_are_counted_by_guest(tmp_path: Path):
     finally:
         actuator.close()
     assert (made.dropped, dropped.dropped) == ({}, {"db1": made.replicated_pages})
+
+
+def test_a_drop_of_copies_ends_after_a_windows_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(replica_drops, "MOST_DROPPED", 2)
+    clock = itertools.count(step=2 * 10**9).__next__
+    calls = HostCalls(clock=clock, opened=lambda *_: OneSlot(), ask=Kvm())  # type: ignore[arg-type]
+    actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"), calls=calls)
+    guests = {"db1": guest_of(os.getpid(), BASE, 8)}
+    written = Collapse("db1", COPIES.hva, COPIES.npages, "they are written")
+    try:
+        made = actuator.apply(PlacementPlan(replications=(COPIES,)), guests, lambda: False)
+        plan = PlacementPlan(collapses=(written,))
+        dropped = [actuator.apply(plan, guests, lambda: False).dropped.get("db1", 0) for _ in range(9)]
+    finally:
+        actuator.close()
+    assert max(dropped) < made.replicated_pages == sum(dropped)
 
 
 def test_an_order_ends_the_drop_of_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -26,7 +26,9 @@ def test_copies_and_their_reasons_are_reported():
     assert [one.pages_bytes for one in reported.collapses] == [16 * 4096]
     assert summary(COPIES).reasons("db1") == ("copies: nodes 0, 1 only read them",)
     assert summary(COPIES).of("other").copies == ()
-    lone = PlacementPlan(collapses=(Collapse("db1", *RUNS, ON_ONE_NODE.format(1)),))
+    drop = Collapse("db1", *RUNS, ON_ONE_NODE.format(1), is_all=True, copied_bytes=8192)
+    lone = PlacementPlan(collapses=(drop,))
+    assert [one.pages_bytes for one in summary(lone).collapses] == [8192]
     assert summary(lone).reasons("db1") == (
         "no copies: its vCPUs run on node 1 alone, and copies serve several nodes",
     )

@@ -39,6 +39,7 @@ def test_a_guest_whose_vcpus_came_to_one_node_keeps_no_copies() -> None:
     lone.drops(snapshot, snapshot, ())
     (drop,) = lone.drops(snapshot, snapshot, ())
     assert (drop.hva.tolist(), drop.npages.tolist(), drop.is_all) == ([HVA], [NPAGES], True)
+    assert drop.size_bytes == COPIED.copied_bytes
     assert drops(LONE) == [ON_ONE_NODE.format(1)]
 
 

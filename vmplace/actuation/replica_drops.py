@@ -1,6 +1,7 @@
 """Have KVM drop copies of guest frames: in calls that do not take long, so that an order need not wait."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +17,20 @@ MOST_DROPPED = 1 << 16
 """Pages whose copies are dropped until somebody may have it end: what takes KVM some 0.1 s."""
 Part = tuple[Gfns, Statuses]
 """Runs of frames: the first of each, and how many they are."""
+
+
+@dataclass
+class DropTurn:
+    """With which part of a guest a drop of all its copies begins: the one behind those of the last drop."""
+
+    begin: int = 0
+
+    def in_turn(self, parts: Sequence[Part]) -> Iterator[Part]:
+        """Yield all parts from there on, those before it last; each that is asked for counts as done."""
+        first = self.begin if self.begin < len(parts) else 0
+        for at in (*range(first, len(parts)), *range(first)):
+            self.begin = at + 1
+            yield parts[at]
 
 
 def parts_of(frames: FrameSet) -> Iterator[Part]:

@@ -12,7 +12,7 @@ import numpy as np
 from vmplace.actuation.budget import Budget
 from vmplace.actuation.frame_sets import FrameSet
 from vmplace.actuation.replica_calls import Ask, Attempt
-from vmplace.actuation.replica_drops import Part, collapse_runs, parts_of, parts_of_slots
+from vmplace.actuation.replica_drops import DropTurn, Part, collapse_runs, parts_of, parts_of_slots
 from vmplace.actuation.replica_frames import BLOCK, ReplicatedFrames, frames_of, runs_in
 from vmplace.actuation.replica_nodes import ServedNodes
 from vmplace.actuation.replica_patience import LOST, Patience
@@ -58,6 +58,7 @@ class ReplicatedGuest:
     held: ReplicatedFrames = field(default_factory=ReplicatedFrames)
     patience: Patience = field(default_factory=Patience)
     payment: Payment = field(default_factory=Payment)
+    dropping: DropTurn = field(default_factory=DropTurn)
     turn: Turn = field(default_factory=Turn)
     served: ServedNodes = field(default_factory=ServedNodes)
     counted: LastCount = field(default_factory=LastCount)
@@ -110,9 +111,14 @@ class ReplicatedGuest:
         return self._drop(parts_of(frames), is_stopping)[0] if frames else 0
 
     def _drop_all(self, is_stopping: Callable[[], bool]) -> int:
-        """Drop all copies, whatever is known of them; return as ``_drop`` does."""
-        count, is_done = self._drop(parts_of_slots(self.placement.info().slots), is_stopping)
+        """Drop all copies, whatever is known of them; return as ``_drop`` does.
+
+        One that was ended early is gone on with by the next.
+        """
+        parts = self.dropping.in_turn(list(parts_of_slots(self.placement.info().slots)))
+        count, is_done = self._drop(parts, is_stopping)
         if is_done:
+            self.dropping.begin = 0
             # KVM drops those of a slot that went away by itself.
             self.held.forget_all()
             self.served.note_drop()
@@ -122,15 +128,14 @@ class ReplicatedGuest:
         """Drop copies part by part; return how many frames held have none now, and whether that is all."""
         count, own, before, is_done = 0, 0, self._released(), True
         for first, npages in parts:
-            if not is_done:
-                break
             held = self.held.among(first, first + npages.astype(np.uint64))
             own += self.held.sure(held)
             # If that fails, some may be there still, and KVM's count puts all in doubt.
             collapse_runs(self.placement.fd, first, npages, self._ask)
             self.held.forget(held)
             count += len(held)
-            is_done = not is_stopping()
+            if not (is_done := not is_stopping()):
+                break
         after = self._released()
         if before is not None and after is not None:
             # Those that are dropped beside these are anybody's: of a huge page all copies go at once.

@@ -25,7 +25,7 @@ from vmplace.agent.undo_lines import undo_lines
 from vmplace.errors import VmplaceError
 from vmplace.held import HeldError
 from vmplace.policy.gathering import EarlierTie
-from vmplace.policy.plan import PlacementPlan, VcpuMove
+from vmplace.policy.plan import Collapse, PlacementPlan, VcpuMove
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology, Identity
 
 LOG = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ class HostActuator:
         calls = calls or HostCalls()
         self._calls = calls
         self._patience_s = config.window_ms / 1000
+        self._dropped_last = ""
         self._killed_pid = killed_pid
         self._settled = settled
         self._journal = Journal(config.journal_path, proc=calls.proc, beat=beat)
@@ -108,7 +109,8 @@ class HostActuator:
     ) -> tuple[Mapping[str, int], tuple[str, ...]]:
         """Drop copies that do more harm than good; return pages by guest, and what went wrong.
 
-        It ends after a window's length, as those of a whole host take minutes; the next plan goes on.
+        It ends after a window's length, as those of a whole host take minutes.  The next plan goes on, and
+        begins with the guests behind the one that was not done with.
         """
         dropped: Counter[str] = Counter()
         failures, until_ns = [], self._calls.clock() + int(self._patience_s * 1e9)
@@ -116,7 +118,7 @@ class HostActuator:
         def stop() -> bool:
             return is_stopping() or self._calls.clock() > until_ns
 
-        for unwanted in (one for one in plan.collapses if one.guest in guests):
+        for unwanted in self._in_turn([one for one in plan.collapses if one.guest in guests]):
             try:
                 if count := self._replicator.drop(unwanted, guests[unwanted.guest], stop):
                     dropped[unwanted.guest] += count
@@ -125,7 +127,16 @@ class HostActuator:
                     )
             except Exception as err:
                 failures.append(f"guest {unwanted.guest}: copies not dropped: {err}")
+            if stop():
+                self._dropped_last = unwanted.guest
+                break
         return dropped, tuple(failures)
+
+    def _in_turn(self, drops: list[Collapse]) -> list[Collapse]:
+        """Return the drops from behind the guest on at which the last ones ended."""
+        names = [one.guest for one in drops]
+        begin = names.index(self._dropped_last) + 1 if self._dropped_last in names else 0
+        return drops[begin:] + drops[:begin]
 
     def release(self, guest: GuestTopology) -> None:
         """Drop the guest's copies and close its placement fd; VmplaceError if copies are left for later."""

@@ -273,20 +273,30 @@ def test_copies_that_a_plan_drops_are_counted_by_guest(tmp_path: Path):
     assert (made.dropped, dropped.dropped) == ({}, {"db1": made.replicated_pages})
 
 
-def test_a_drop_of_copies_ends_after_a_windows_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("is_all", [False, True])
+@pytest.mark.parametrize("names", [("db1",), ("db1", "db2")])
+def test_drops_of_copies_end_after_a_windows_length_and_go_on_with_the_next_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_all: bool, names: tuple[str, ...]
+):
     monkeypatch.setattr(replica_drops, "MOST_DROPPED", 2)
     clock = itertools.count(step=2 * 10**9).__next__
     calls = HostCalls(clock=clock, opened=lambda *_: OneSlot(), ask=Kvm())  # type: ignore[arg-type]
     actuator = HostActuator(Config(state_dir=str(tmp_path), numa_balancing="leave"), calls=calls)
-    guests = {"db1": guest_of(os.getpid(), BASE, 8)}
-    written = Collapse("db1", COPIES.hva, COPIES.npages, "they are written")
+    pids = zip(names, (os.getpid(), os.getppid()), strict=False)
+    guests = {name: guest_of(pid, BASE, 8) for name, pid in pids}
+    copies = PlacementPlan(replications=tuple(replace(COPIES, guest=name) for name in names))
+    drops = PlacementPlan(
+        collapses=tuple(Collapse(name, COPIES.hva, COPIES.npages, "test", is_all) for name in names)
+    )
     try:
-        made = actuator.apply(PlacementPlan(replications=(COPIES,)), guests, lambda: False)
-        plan = PlacementPlan(collapses=(written,))
-        dropped = [actuator.apply(plan, guests, lambda: False).dropped.get("db1", 0) for _ in range(9)]
+        made = actuator.apply(copies, guests, lambda: False)
+        dropped = [actuator.apply(drops, guests, lambda: False).dropped for _ in range(9)]
     finally:
         actuator.close()
-    assert max(dropped) < made.replicated_pages == sum(dropped)
+    assert all(sum(one.values()) <= 2 for one in dropped)
+    assert {name: sum(one.get(name, 0) for one in dropped) for name in names} == dict.fromkeys(names, 4)
+    assert made.replicated_pages == 4 * len(names)
+    assert {name for one in dropped[: len(names)] for name in one} == set(names)
 
 
 def test_an_order_ends_the_drop_of_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

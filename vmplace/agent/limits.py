@@ -164,7 +164,7 @@ def _limited_copies(
     if allowed is not None:
         wanted = replace(wanted, nids=tuple(nid for nid in wanted.nids if nid in allowed))
     wanted, why = _copies_within(wanted, limits), limits.numatune.elsewhere
-    if not settings.replicates or settings.replica_bytes == 0:
+    if not settings.may_copy:
         wanted, why = _no_copies(wanted), "its policy does not allow copies of it"
     elif not settings.huge_pages:
         wanted, why = _small_only(wanted, limits.pages), NO_HUGE

@@ -63,7 +63,8 @@ class CopySummary:
 
 @dataclass(frozen=True)
 class CollapseSummary:
-    """Pages that should have no copies any more, if they have."""
+    """Pages that should have no copies any more, if they have; where all copies go, ``pages_bytes`` is
+    what these take, on all nodes together."""
 
     guest: str
     pages_bytes: int

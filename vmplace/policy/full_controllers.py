@@ -8,9 +8,9 @@
    calm phase, and out again after.  Pages come home earlier as far as that pays.
 3. If a window shows nothing of such a guest, nothing of it moves.
 4. Guests that go by their vCPUs are then a load that the plan knows, and does not move (loads.py).  So is one
-   that asks for more than ``LEAST`` of a controller which guests that span nodes would fill with it if their
-   memory were spread evenly: else its node seems to have time for more.  Where their memory is now
-   does not count: it leaves because of that load, and would come back once that is forgotten.
+   that asks for more than ``LEAST`` of a controller of which all would ask for more than ``FELT`` if guests
+   that span nodes had their memory spread evenly: else its node seems to have time for more.  Where their
+   memory is now does not count: it leaves because of that load, and would come back once that is forgotten.
 """
 
 import math
@@ -24,8 +24,9 @@ from vmplace.topology.host import HostTopology
 
 LINE_BYTES = 64
 FILLED, LEAST, CALM_S = 0.5, 0.1, 600.0
-STILL = 0.7
-"""Who had a part in it has one while it asks for this share of ``LEAST``."""
+FELT, STILL = 0.7, 0.7
+"""So much of a guest's controller has to be asked for by all until the plan knows the guest as a load: below
+that, others would give way for next to nothing.  It does so while it asks for this share of ``LEAST``."""
 
 Ask = tuple[float, int, GuestView]
 """Which share of its home's bandwidth a guest asks for, that node, and the guest."""
@@ -69,7 +70,7 @@ class Crowding:
         asked, felt_s = asked_if_even(host, guests, asked_shares(host, asks)), {}
         for share, nid, guest in asks:
             before, at_s = self.felt_s.get(guest.topology.identity, (nid, -math.inf))
-            if share > LEAST and asked[nid] > FILLED:
+            if share > LEAST and asked[nid] > FELT:
                 felt_s[guest.topology.identity] = nid, now_s
             elif share > STILL * LEAST and before == nid and now_s - at_s < CALM_S:
                 felt_s[guest.topology.identity] = nid, at_s
@@ -131,12 +132,22 @@ def asked_if_even(
     """Return the same with what guests that span nodes ask for, if their memory were spread evenly."""
     asked = dict(at_home)
     for guest in guests:
-        nids = home.allowed_nids(host, guest)
+        nids = _spread_nids(host, guest)
         if guest.dram_per_us and nids and home_nid(host, guest) is None:
             each_per_s = guest.dram_per_us * 1e6 * LINE_BYTES / len(nids)
             for nid in nids:
                 asked[nid] += each_per_s / (host.bandwidths.get((nid, nid)) or math.inf)
     return asked
+
+
+def _spread_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:
+    """Return the nodes that a plan may spread the guest's memory over, if it does."""
+    allowed = home.allowed_nids(host, guest)
+    if guest.settings.interleaves:
+        return allowed
+    return (
+        tuple({home.nearest(host, nid, allowed) for nid in home.worker_nids(host, guest)}) if allowed else ()
+    )
 
 
 def _is_sampled(guest: GuestView) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from vmplace.policy.plan import Collapse, GuestSettings, GuestView, Mode, Snapshot, VcpuMove
+from vmplace.policy.plan import Collapse, GuestView, Mode, Snapshot, VcpuMove
 from vmplace.topology.guest import Identity
 from vmplace.topology.host import HostTopology
 
@@ -37,7 +37,7 @@ class LoneCopies:
         found = []
         for guest, then in zip(now.guests, after.guests, strict=True):
             nid = None if guest.topology.name in leaving else _only_nid(now.host, guest, then)
-            why = None if _may_copy(guest.settings) else NOT_ALLOWED
+            why = None if guest.settings.may_copy else NOT_ALLOWED
             if nid is not None:
                 self._before[guest.topology.identity] = nid
                 if before.get(guest.topology.identity) == nid:
@@ -45,10 +45,6 @@ class LoneCopies:
             if why and guest.copied_bytes and guest.settings.mode is not Mode.MANUAL:
                 found.append(_drop_of(guest, why))
         return tuple(found)
-
-
-def _may_copy(settings: GuestSettings) -> bool:
-    return settings.replicates and settings.replica_bytes != 0
 
 
 def _only_nid(host: HostTopology, *views: GuestView) -> int | None:

@@ -60,7 +60,7 @@ def may_not_copy(  # noqa: PLR0913 - a guest, and what is known of its pages
     ``copied``: which have some: these stay.  ``pages_left``: so many 4 KiB pages may yet become copies.
     """
     settings = guest.settings
-    if not settings.replicates or guest.copies_wait or pages_left < 1:
+    if not settings.may_copy or guest.copies_wait or pages_left < 1:
         return ~copied
     bound = _bound(guest, entries, workers)
     held = np.False_ if bound is None else bound

@@ -50,6 +50,11 @@ class GuestSettings:
     schedule: tuple[Stretch, ...] = ()
     gathers: bool = True
 
+    @property
+    def may_copy(self) -> bool:
+        """Tell whether any page may have copies; those that there are go (lone_copies.py)."""
+        return self.replicates and self.replica_bytes != 0
+
 
 class CostSample(NamedTuple):
     """What an instruction took a guest in a while that ended at ``at_s`` of the agent's clock.

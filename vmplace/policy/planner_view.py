@@ -173,10 +173,11 @@ def _as_counted(entries: Entries, node: NodeIndexes, huge: Bools, lar: float) ->
 def _copied(state: State, guest: GuestView, entries: Entries, workers: Sequence[int]) -> Bools:
     """Return which entries have copies, as far as is known: those that were to have, unless none has.
 
-    Those of a guest whose vCPUs, on ``workers``, came to one node are dropped (lone_copies.py).
+    Those of a guest whose vCPUs, on ``workers``, came to one node are dropped, and those of one that may have
+    none (lone_copies.py): its pages are to lie well without them.
     """
-    name = guest.topology.name
-    if name not in state.known or guest.copied_bytes == 0 or len(workers) == 1:
+    name, may_not = guest.topology.name, len(workers) == 1 or not guest.settings.may_copy
+    if name not in state.known or guest.copied_bytes == 0 or may_not:
         return np.zeros(len(entries.node), np.bool_)
     copied: Bools = state.known[name].copied & ~entries.written
     return copied

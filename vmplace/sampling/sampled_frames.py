@@ -3,7 +3,7 @@
 1. A sample is a frame, the row of its CPU's node, and whether it was a store.
 2. A chunk's frames are looked up among those that were sampled, in one go for all rows: most pages have none.
 3. If one page of a folio was sampled, its pages count as touched, as they do for bits; what is counted are
-   the pages themselves.
+   the pages themselves.  Of hugetlb pages no heads are known: each 4 KiB counts for itself.
 
 Cost: a search in the distinct sampled frames for each page of the chunk, and what follows from the samples.
 """

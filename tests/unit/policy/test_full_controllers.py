@@ -1,6 +1,7 @@
 """Guests on one node of which only samples tell, on a host whose controllers are full: spread, and then?"""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests.unit.model.known_pages import with_history
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host
 from vmplace.model.evidence import entries_of
-from vmplace.policy.full_controllers import CALM_S, Crowding, asked_shares, asks_of
+from vmplace.policy.full_controllers import CALM_S, Crowding, asked_if_even, asked_shares, asks_of
 from vmplace.policy.loads import load
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
 from vmplace.policy.plan_state import State
@@ -291,7 +292,7 @@ def test_memory_that_all_nodes_use_leaves_the_node_of_a_guest_that_is_busy(
     """Together they fill its controller, and the guest that is at home there does not fill it by itself."""
     host = Spread()
     host.node["s"] = np.zeros(NPAGES, int)
-    beside(host, 60.0, ask, 20)
+    beside(host, 120.0, ask, 20)
     assert on_first(host) == pytest.approx(expected, abs=0.05)
     assert not host.away()
 
@@ -300,9 +301,9 @@ def test_memory_that_left_does_not_come_back_because_it_left() -> None:
     """Once it is away, the controller is not full: that says nothing of what it would be."""
     host = Spread()
     host.node["s"] = np.arange(NPAGES) % 4
-    assert beside(host, 100.0, 40.0, 20) > NPAGES / 8
+    assert beside(host, 140.0, 40.0, 20) > NPAGES / 8
     host.now_s += int(CALM_S) - 10
-    assert beside(host, 100.0, 40.0, 30) < NPAGES / 50
+    assert beside(host, 140.0, 40.0, 30) < NPAGES / 50
 
 
 def test_it_comes_back_once_the_busy_guest_is_quiet() -> None:
@@ -310,10 +311,57 @@ def test_it_comes_back_once_the_busy_guest_is_quiet() -> None:
     host = Spread()
     host.node["s"] = np.arange(NPAGES) % 4
     protected = {"settings": GuestSettings(protected=True)}
-    beside(host, 60.0, 45.0, 10, **protected)
+    beside(host, 120.0, 45.0, 10, **protected)
     away = on_first(host)
-    beside(host, 60.0, 4.0, 20, **protected)
+    beside(host, 120.0, 4.0, 20, **protected)
     assert away < 0.05 and on_first(host) == pytest.approx(0.25, abs=0.05)
+
+
+def test_others_do_not_give_way_to_a_protected_guest_of_a_node_that_has_time() -> None:
+    host = Spread()
+    host.node["s"] = np.arange(NPAGES) % 4
+    assert beside(host, 160.0, 12.0, 20, settings=GuestSettings(protected=True)) < NPAGES / 50
+
+
+def felt(crowding: Crowding, at_s: float, ask: float, others: float = 280.0, nid: int = 0) -> Crowding:
+    """Return what holds once "a", on node ``nid``, and "s" asked for so much."""
+    host = Spread(node={"a": np.full(NPAGES, nid), "s": np.arange(NPAGES) % 4})
+    guest = sampled("a", [2 * nid, 2 * nid + 1] * 2, host.node["a"], ask, nid)
+    guests = (guest, spanning(host, others))
+    return crowding.now(Snapshot(narrow_host(), guests, None, 0, now_ns=int(at_s * 1e9)))
+
+
+def test_who_is_felt_stays_so_for_a_while_but_not_once_quiet_nor_on_another_node() -> None:
+    """70 of 100 MB/s are asked for by the others."""
+    assert not felt(Crowding(), 1, 9.0).felt_s
+    once = felt(Crowding(), 1, 12.0)
+    assert list(once.felt_s.values()) == [(0, 1.0)]
+    assert felt(once, 2, 8.0).felt_s == once.felt_s == felt(once, CALM_S, 8.0).felt_s
+    assert not felt(once, CALM_S + 2, 8.0).felt_s
+    assert not felt(once, 2, 6.0).felt_s
+    assert not felt(once, 2, 8.0, nid=1).felt_s
+    assert felt(once, 2, 12.0, others=160.0).felt_s == once.felt_s
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({}, [70, 20, 20, 20]),
+        ({"interleaves": False}, [90, 40, 0, 0]),
+        ({"allowed_nids": (0,)}, [130, 0, 0, 0]),
+    ],
+)
+def test_what_is_asked_for_goes_by_where_a_plan_may_spread_memory(
+    settings: dict[str, Any], asked: list[float]
+) -> None:
+    host = Spread(node={"s": np.zeros(NPAGES, int)})
+    guest = spanning(host, 80.0)
+    on_two = zip(guest.topology.vcpus, range(4), strict=True)
+    vcpus = tuple(replace(one, cpus=(cpu,)) for one, cpu in on_two)
+    topology = replace(guest.topology, vcpus=vcpus)
+    guest = replace(guest, topology=topology, settings=GuestSettings(**settings))
+    shares = asked_if_even(narrow_host(), (guest,), {0: 0.5, 1: 0.0, 2: 0.0, 3: 0.0})
+    assert [round(100 * shares[nid]) for nid in range(4)] == asked
 
 
 def test_where_counts_do_not_follow_what_the_model_says_the_plan_rests() -> None:

@@ -115,6 +115,14 @@ def test_a_plan_has_the_memory_of_a_lone_guest_follow_and_asks_for_no_copies_for
     assert not last.collapses and not any(one.replications for one in (first, second, last))
 
 
+def test_a_plan_counts_no_copies_that_a_policy_forbids_though_not_all_are_gone() -> None:
+    """Else their gain would be credited, and pages would stay where they lie badly without."""
+    forbidden = replace(COPIED, settings=replace(COPIED.settings, replicates=False))
+    *_, first, second = plans(*[COPIED] * 12, forbidden, forbidden)
+    for plan in (first, second):
+        assert [one.reason for one in plan.collapses] == [NOT_ALLOWED] and not plan.replications
+
+
 def test_vcpus_that_come_back_to_several_nodes_get_copies_anew() -> None:
     views = [COPIED] * 12 + [LONE] * 2 + [replace(COPIED, copied_bytes=0)] * 2
     assert plans(*views)[-1].replications

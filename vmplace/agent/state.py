@@ -63,8 +63,7 @@ class CopySummary:
 
 @dataclass(frozen=True)
 class CollapseSummary:
-    """Pages that should have no copies any more, if they have; where all copies go, ``pages_bytes`` is
-    what these take, on all nodes together."""
+    """Pages that should have no copies any more, if they have; or what all copies take, where all go."""
 
     guest: str
     pages_bytes: int

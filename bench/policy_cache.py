@@ -28,7 +28,7 @@ PLANNERS = (
 )  # fmt: skip
 AGENTS = (
     "full_controllers.py", "gather_choice.py", "gather_ties.py", "gather_trial.py", "gather_waits.py",
-    "gathering.py", "home.py", "loads.py", "lone_copies.py", "plan_changes.py", "plan_state.py",
+    "gathering.py", "home.py", "loads.py", "unneeded_copies.py", "plan_changes.py", "plan_state.py",
     "planner_view.py", "policy_auto.py", "spread.py", "trial.py", "vcpu_forecast.py", "vcpu_places.py",
     "vcpu_ties.py",
 )  # fmt: skip

@@ -12,10 +12,10 @@ from vmplace.agent.notes import described
 from vmplace.agent.planning import planned
 from vmplace.agent.state import summary
 from vmplace.policy.known_nodes import changed_nodes
-from vmplace.policy.lone_copies import LoneCopies
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot, Stay
 from vmplace.policy.policy_auto import by_pages, uncounted
 from vmplace.policy.registry import AUTO
+from vmplace.policy.unneeded_copies import UnneededCopies
 from vmplace.topology.host import HostTopology
 
 NO_PLAN = PlacementPlan()
@@ -31,7 +31,7 @@ class PlanStage:
         self._state = state
         self._planned_at = state.clock.monotonic()
         self.plan_s = 0.0
-        self._lone = LoneCopies()
+        self._lone = UnneededCopies()
 
     def plan(self, window_ms: int) -> PlacementPlan:
         """Return the plan after a window of ``window_ms``, if the budget for decisions allows one."""

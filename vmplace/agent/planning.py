@@ -11,8 +11,8 @@ from copy import copy
 from dataclasses import replace
 
 from vmplace.agent.clock import Clock
-from vmplace.policy.lone_copies import LoneCopies
 from vmplace.policy.plan import GuestView, PlacementPlan, Snapshot
+from vmplace.policy.unneeded_copies import UnneededCopies
 from vmplace.policy.vcpu_forecast import weighed_vcpus
 from vmplace.policy.vcpu_ties import plan_vcpus, with_vcpus
 
@@ -20,7 +20,7 @@ Policy = Callable[[Snapshot], PlacementPlan]
 Blame = Callable[[str, Exception], None]
 
 
-def planned(policy: Policy, snapshot: Snapshot, blame: Blame, lone: LoneCopies) -> PlacementPlan:
+def planned(policy: Policy, snapshot: Snapshot, blame: Blame, lone: UnneededCopies) -> PlacementPlan:
     """Return the plan; ``blame`` is called for guests that it is made without.
 
     ``lone``: what the last plan knew of guests on one node, and the next one is to know.
@@ -36,7 +36,7 @@ def planned(policy: Policy, snapshot: Snapshot, blame: Blame, lone: LoneCopies) 
     return _planned(policy, replace(snapshot, guests=sound), lone)
 
 
-def _planned(policy: Policy, snapshot: Snapshot, lone: LoneCopies) -> PlacementPlan:
+def _planned(policy: Policy, snapshot: Snapshot, lone: UnneededCopies) -> PlacementPlan:
     vcpu_moves = plan_vcpus(snapshot)
     # Memory belongs where the vCPUs will be.
     after = with_vcpus(snapshot, vcpu_moves)
@@ -50,7 +50,7 @@ def _planned(policy: Policy, snapshot: Snapshot, lone: LoneCopies) -> PlacementP
 
 def _is_planned(policy: Policy, snapshot: Snapshot, view: GuestView, blame: Blame) -> bool:
     try:
-        _planned(policy, replace(snapshot, guests=(view,)), LoneCopies())
+        _planned(policy, replace(snapshot, guests=(view,)), UnneededCopies())
     except Exception as err:
         blame(view.topology.name, err)
         return False

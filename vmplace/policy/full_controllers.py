@@ -54,8 +54,8 @@ class Crowding:
         if not any(map(_is_sampled, snapshot.guests)):
             return Crowding(full_s)
         asks = asks_of(host, snapshot.guests)
-        felt_s = self._felt(host, snapshot.guests, asks, now_s)
         shares, small = asked_shares(host, asks), dict.fromkeys(host.nids, 0.0)
+        felt_s = self._felt(asks, asked_if_even(host, snapshot.guests, shares), now_s)
         for share, nid, guest in asks:
             small[nid] += share
             is_part = shares[nid] > FILLED and small[nid] > LEAST
@@ -64,10 +64,10 @@ class Crowding:
         return Crowding(full_s, felt_s)
 
     def _felt(
-        self, host: HostTopology, guests: Sequence[GuestView], asks: Sequence[Ask], now_s: float
+        self, asks: Sequence[Ask], asked: Mapping[int, float], now_s: float
     ) -> dict[Identity, tuple[int, float]]:
         """Return who is felt at home, and when it was last; one that became quiet is not at once."""
-        asked, felt_s = asked_if_even(host, guests, asked_shares(host, asks)), {}
+        felt_s = {}
         for share, nid, guest in asks:
             before, at_s = self.felt_s.get(guest.topology.identity, (nid, -math.inf))
             if share > LEAST and asked[nid] > FELT:
@@ -143,11 +143,9 @@ def asked_if_even(
 def _spread_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:
     """Return the nodes that a plan may spread the guest's memory over, if it does."""
     allowed = home.allowed_nids(host, guest)
-    if guest.settings.interleaves:
+    if guest.settings.interleaves or not allowed:
         return allowed
-    return (
-        tuple({home.nearest(host, nid, allowed) for nid in home.worker_nids(host, guest)}) if allowed else ()
-    )
+    return tuple({home.nearest(host, nid, allowed) for nid in home.worker_nids(host, guest)})
 
 
 def _is_sampled(guest: GuestView) -> bool:

@@ -24,17 +24,8 @@ def loads_of(
     (docs/design/joint-plan.md).
     """
     has_full = any(guest.topology.name in crowding.full_s for guest in planned)
-    return [
-        one
-        for one in rest
-        if (has_full or one.topology.identity in crowding.felt_s)
-        and _is_counted(one)
-        and _has_home(snapshot, one)
-    ]
-
-
-def _has_home(snapshot: Snapshot, guest: GuestView) -> bool:
-    return home_nid(snapshot.host, guest) is not None
+    felt = [one for one in rest if has_full or one.topology.identity in crowding.felt_s]
+    return [one for one in felt if _is_counted(one) and home_nid(snapshot.host, one) is not None]
 
 
 def _is_counted(guest: GuestView) -> bool:

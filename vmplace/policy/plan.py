@@ -52,7 +52,7 @@ class GuestSettings:
 
     @property
     def may_copy(self) -> bool:
-        """Tell whether any page may have copies; those that there are go (lone_copies.py)."""
+        """Tell whether any page may have copies; those that there are go (unneeded_copies.py)."""
         return self.replicates and self.replica_bytes != 0
 
 

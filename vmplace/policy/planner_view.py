@@ -174,7 +174,7 @@ def _copied(state: State, guest: GuestView, entries: Entries, workers: Sequence[
     """Return which entries have copies, as far as is known: those that were to have, unless none has.
 
     Those of a guest whose vCPUs, on ``workers``, came to one node are dropped, and those of one that may have
-    none (lone_copies.py): its pages are to lie well without them.
+    none (unneeded_copies.py): its pages are to lie well without them.
     """
     name, may_not = guest.topology.name, len(workers) == 1 or not guest.settings.may_copy
     if name not in state.known or guest.copied_bytes == 0 or may_not:

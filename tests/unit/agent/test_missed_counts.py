@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.agent.agent_world import HOST, ClockOfFreeDecisions, World, batch, guest
 from tests.unit.model.known_pages import with_history
-from tests.unit.policy.test_full_controllers import narrow_host
+from tests.unit.policy.spread_guests import narrow_host
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view
 from vmplace.agent.tracked_guest import COUNTS_KEPT_S, TrackedGuest
 from vmplace.agent.trials import Trials

@@ -9,9 +9,9 @@ from vmplace.agent.config import GuestRule
 from vmplace.agent.orders import Order
 from vmplace.agent.report import result_lines
 from vmplace.agent.state import summary
-from vmplace.policy.lone_copies import ON_ONE_NODE
 from vmplace.policy.options import Option, Weighing
 from vmplace.policy.plan import Collapse, GuestSettings, Mode, PlacementPlan, Replication, VcpuMove
+from vmplace.policy.unneeded_copies import ON_ONE_NODE
 
 RUNS = np.array([HVA], np.uint64), np.array([16], np.int32)
 COPIES = PlacementPlan(

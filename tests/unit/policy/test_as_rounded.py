@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.model.known_pages import with_history
-from tests.unit.policy.test_full_controllers import narrow_host, sampled
+from tests.unit.policy.spread_guests import narrow_host, sampled
 from tests.unit.policy.test_host_plan import guest, two_nodes
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view
 from vmplace.model.described_memory import described_memory

@@ -38,6 +38,12 @@ def test_a_budget_never_holds_a_hundredth_of_a_guests_time_unless_something_was_
     assert first.budget_ns(1000 * MS) == guard.CREDIT_NS + 1000 * MS * guard.TIME_SHARE
 
 
+def test_a_new_guest_may_lose_no_more_than_docs_say():
+    """docs/design/joint-plan.md, What a guest may lose: 0.55 % of its time at first."""
+    first = looked(None, seen(1), 0)
+    assert [first.budget_ns(lived * MS) / (lived * MS) for lived in (1, 100)] == pytest.approx([0.0055] * 2)
+
+
 def test_a_protected_guests_credit_is_within_its_bound():
     first = looked(None, seen(1), 0)
     assert all(0 < first.budget_ns(lived * MS, 0.005) < 0.005 * lived * MS for lived in (1, 10, 100, 1000))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.model.known_pages import with_history
-from tests.unit.policy.test_full_controllers import narrow_host
+from tests.unit.policy.spread_guests import narrow_host
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host, ram
 from vmplace.agent.limits import GuestLimits, limited
 from vmplace.agent.run_recorder import plan_frame, snapshot_of

@@ -8,11 +8,11 @@ import pytest
 from tests.unit.policy.test_vcpu_ties import GIB, HOST, NPAGES, guest
 from vmplace.agent.planning import planned
 from vmplace.policy.forecast import UNCOUNTED, UNSEEN
-from vmplace.policy.lone_copies import LoneCopies
 from vmplace.policy.options import Option, Weighing
 from vmplace.policy.plan import GuestView, Snapshot, VcpuMove
 from vmplace.policy.planner_view import memory_of
 from vmplace.policy.policy_auto import AutoPolicy
+from vmplace.policy.unneeded_copies import UnneededCopies
 from vmplace.policy.vcpu_forecast import weighed_vcpus
 from vmplace.topology.host import HostTopology, Node
 
@@ -94,7 +94,7 @@ def test_on_a_host_whose_links_are_crowded_to_be_local_saves_more():
 
 def test_the_plan_carries_it():
     snapshot = Snapshot(HOST, (counted(guest("g")),))
-    plan = planned(AutoPolicy(), snapshot, lambda _, err: pytest.fail(str(err)), LoneCopies())
+    plan = planned(AutoPolicy(), snapshot, lambda _, err: pytest.fail(str(err)), UnneededCopies())
     (move,) = plan.vcpu_moves
     assert move.weighing and move.weighing.chosen and move.weighing.chosen.saved_ns > 0
 

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.policy.test_own_limits import READ_BY_ALL, reader
 from tests.unit.policy.views import HVA, NPAGES, host, moved
 from vmplace.agent.planning import planned
-from vmplace.policy.lone_copies import NOT_ALLOWED, ON_ONE_NODE, LoneCopies
 from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Snapshot, VcpuMove
 from vmplace.policy.policy_auto import AutoPolicy
+from vmplace.policy.unneeded_copies import NOT_ALLOWED, ON_ONE_NODE, UnneededCopies
 
 S = 10**9
 FLOATS = VcpuMove("a", {0: (0, 2)}, (1,), None, "they float again")
@@ -28,14 +28,14 @@ LONE = on(COPIED, 2, 3, 2, 3)
 
 def drops(now: GuestView, then: GuestView | None = None, *moves: VcpuMove) -> list[str]:
     """Return why copies are dropped, by a plan for the same as the one before it."""
-    before, after, lone = Snapshot(host(), (now,)), Snapshot(host(), (then or now,)), LoneCopies()
+    before, after, lone = Snapshot(host(), (now,)), Snapshot(host(), (then or now,)), UnneededCopies()
     first, second = (lone.drops(before, after, moves) for _ in range(2))
     assert not first
     return [one.reason for one in second]
 
 
 def test_a_guest_whose_vcpus_came_to_one_node_keeps_no_copies() -> None:
-    snapshot, lone = Snapshot(host(), (LONE,)), LoneCopies()
+    snapshot, lone = Snapshot(host(), (LONE,)), UnneededCopies()
     lone.drops(snapshot, snapshot, ())
     (drop,) = lone.drops(snapshot, snapshot, ())
     assert (drop.hva.tolist(), drop.npages.tolist(), drop.is_all) == ([HVA], [NPAGES], True)
@@ -44,7 +44,7 @@ def test_a_guest_whose_vcpus_came_to_one_node_keeps_no_copies() -> None:
 
 
 def test_one_look_alone_decides_nothing() -> None:
-    lone, found = LoneCopies(), []
+    lone, found = UnneededCopies(), []
     elsewhere, other = on(COPIED, 0, 1, 0, 1), replace(LONE.topology, start_time=LONE.topology.start_time + 1)
     for view in (LONE, COPIED, LONE, elsewhere, replace(LONE, topology=other), LONE, LONE):
         snapshot = Snapshot(host(), (view,))
@@ -85,7 +85,7 @@ def test_where_vcpus_are_or_will_be_on_several_nodes_nothing_is_dropped_nor_wher
 def test_a_guest_whose_policy_allows_no_copies_keeps_none(view: GuestView, settings: dict[str, Any]) -> None:
     def first_drops(view: GuestView) -> list[str]:
         snapshot = Snapshot(host(), (view,))
-        return [one.reason for one in LoneCopies().drops(snapshot, snapshot, ())]
+        return [one.reason for one in UnneededCopies().drops(snapshot, snapshot, ())]
 
     forbidden = replace(view, settings=replace(view.settings, **settings))
     assert first_drops(forbidden) == [NOT_ALLOWED]
@@ -96,7 +96,7 @@ def test_a_guest_whose_policy_allows_no_copies_keeps_none(view: GuestView, setti
 
 def plans(*views: GuestView) -> list[PlacementPlan]:
     """Return the plans of a window each."""
-    policy, lone = AutoPolicy(), LoneCopies()
+    policy, lone = AutoPolicy(), UnneededCopies()
 
     def blame(name: str, err: Exception) -> None:
         raise err

@@ -21,7 +21,7 @@ NOT_ALLOWED = "its policy allows no copies"
 MOST_NPAGES = np.iinfo(np.int32).max
 
 
-class LoneCopies:
+class UnneededCopies:
     """Whose vCPUs were on one node at the last plan, and on which."""
 
     def __init__(self) -> None:

@@ -31,15 +31,19 @@ from vmplace.model.metrics import Matrix
 Indexes = npt.NDArray[np.intp]
 
 
-def credible(counts: Matrix, variances: Matrix, units: Sequence[Indexes]) -> Matrix:
+def credible(
+    counts: Matrix, variances: Matrix, units: Sequence[Indexes], blocks: Matrix | None = None
+) -> Matrix:
     """Return the estimated rates [P, N] of pages that were counted ``counts[P, N]`` times.
 
     ``variances[P, N]``: an unbiased estimate of what chance alone does to each count (for plain samples the
     count itself).  ``units``: the number of the unit that each page lies in, the smallest units first, each
-    unit inside one of the next.
+    unit inside one of the next.  ``blocks``: the estimate [U, N] of a page of each of the largest units,
+    where others tell of it, too (pooled_samples.py); by default it is their mean.
     """
     block = _Units.of(units[-1])
-    estimate = around = block.means(counts)
+    around = block.means(counts)
+    estimate = around if blocks is None else blocks[units[-1]]
     outer = block.sizes()
     for inner in [*(_Units.of(one) for one in units[-2::-1]), None]:
         # The pages themselves are units of one.

@@ -20,6 +20,7 @@ A source that sees no nodes gives no evidence (None): a plan that cannot know be
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,8 @@ MIN_WINDOWS = 2
 """Fewer say nothing: what was touched once, nobody knows to be touched again."""
 NEAR_BLOCKS = 16
 """32 MiB: huge pages that tell of each other."""
+TELLING = 20
+"""Of so many entries that were sampled, one write is to be expected where pages are written now and then."""
 PRIVATE_AT_FIRST = 4.0
 """So many pages of a block are taken to be private at first: one that is shared proves little."""
 CHUNK_UNITS = 32
@@ -273,8 +276,21 @@ def _sampled_heat(pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequ
 
 
 def _written_by_samples(pages: TouchedPages, heat: Matrix) -> Bools:
-    """Return which entries count as written: seen to be, or in a block of which one page in 20 was."""
-    wrote = (pages.wrote > 0) | pages.all_written
-    touched = pages.by_block((pages.seen > 0).astype(np.uint8))
-    share = pages.by_block(wrote.astype(np.uint8)) / np.maximum(touched, 1.0)
-    return wrote | pages.of_block(share > 0.05)
+    """Return which entries count as written: seen to be, or in a block of which one entry in 20 was.
+
+    Of a block without samples those of the 32 MiB around it tell, and all of the range.
+    """
+    wrote, touched = (pages.wrote > 0) | pages.all_written, pages.seen > 0
+    by_block = [pages.by_block(one / pages.sizes) for one in (touched, wrote)]
+    is_written = _one_in_20(*by_block)
+    near = pages.blocks // NEAR_BLOCKS
+    around = _one_in_20(*(np.bincount(near, one) for one in by_block))[near]
+    anywhere = _one_in_20(*(one.sum(keepdims=True) for one in by_block))
+    written: Bools = wrote | pages.of_block(is_written | (by_block[0] == 0) & (around | anywhere))
+    return written
+
+
+def _one_in_20(touched: npt.NDArray[Any], wrote: npt.NDArray[Any]) -> Bools:
+    """Return whether so many entries that were sampled were written that the others may be."""
+    enough: Bools = wrote * TELLING > touched
+    return enough

@@ -1,7 +1,7 @@
 """How often was each entry accessed from each node, by the samples that a source took?
 
 Few samples say little of a page: it is drawn towards those around it, of the same place, as far as chance
-explains the difference (credibility.py).
+explains the difference (credibility.py), and its block towards others (pooled_samples.py).
 
 Beside bits, samples tell what bits cannot: all nodes may touch a huge page in each window, one of them a
 thousand times as often as the others.
@@ -13,6 +13,7 @@ import numpy as np
 
 from vmplace.model.credibility import credible
 from vmplace.model.metrics import Matrix
+from vmplace.model.pooled_samples import by_group, pooled, row_totals
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.sampling.page_arrays import Indexes
 from vmplace.sampling.sample import NodeHits
@@ -22,6 +23,8 @@ BITS_WORTH = 32.0
 tuning traces and two mixes, in one of which is a trace that judges (npb-mg-A)."""
 NEAR_PAGES = 16
 """64 KiB: pages that are taken to be more alike than those of a block (credibility.py)."""
+NEAR_BLOCKS = 16
+"""32 MiB: blocks that are taken to be more alike than those of a guest."""
 
 
 def _counts(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
@@ -36,8 +39,24 @@ def _counts(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
 
 def believed(pages: TouchedPages, windows: Sequence[NodeHits], units: Sequence[Indexes]) -> Matrix:
     """Return what the samples of these windows imply: each entry's own as far as chance explains no more."""
-    counts = _counts(pages, windows)
-    return credible(counts, counts, units)
+    counts, block = _counts(pages, windows), units[-1]
+    sums, sizes = by_group(block, counts), by_group(block, pages.sizes.astype(np.float64))
+    near, place = _around(pages, block)
+    # Where nothing was sampled in all of 32 MiB, nothing is known; what is absent tells nothing.
+    some = ((by_group(near, row_totals(sums)) > 0)[near] & (place > 0)).nonzero()[0]
+    near, place = near[some], place[some]
+    groups = _numbered(near * (pages.nodes + 1) + place), place, np.zeros_like(place)
+    estimate = np.zeros_like(sums)
+    estimate[some] = pooled(sums[some], sizes[some], groups) / np.bincount(block)[some, None]
+    # Of blocks that are an entry each, none has pages that could differ.
+    return credible(counts, counts, units, estimate) if pages.edge else estimate[block]
+
+
+def _around(pages: TouchedPages, block: Indexes) -> tuple[Indexes, Indexes]:
+    """Return, for each block, the number of the 32 MiB that it is in, and where it lies."""
+    first = np.unique(block, return_index=True)[1]
+    near = pages.blocks[pages.block_of(first)] // NEAR_BLOCKS
+    return near, pages.node_index[first].astype(np.intp) + 1
 
 
 def shared_as_sampled(pages: TouchedPages, heat: Matrix) -> Matrix:

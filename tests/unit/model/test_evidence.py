@@ -1,5 +1,6 @@
 """What a plan sees of pages, against what was declared to touch them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -195,3 +196,94 @@ def test_samples_tell_who_uses_a_page_that_all_nodes_touch_in_each_window() -> N
     assert np.allclose(heat[:, 0] / heat.sum(axis=1), 0.9, atol=0.05)
     by_bits = evidence(*[window(touched_by(0, 1), 1.0)] * 4).heat
     assert np.allclose(heat.sum(axis=1), by_bits.sum(axis=1))
+
+
+def of_large_guest(
+    nodes: Callable[[np.random.Generator, np.ndarray], np.ndarray], written: int = 0, seen: int = 16
+) -> Entries:
+    """Return evidence of 64 blocks in huge pages: 16 samples in each of 8 windows, of some of them.
+
+    ``nodes``: of which nodes samples of these blocks are; all but the first ``written`` samples read.
+    ``seen``: of 16 blocks the first so many are sampled.
+    """
+    chance, batches = np.random.default_rng(5), []
+    for _ in range(8):
+        block = chance.integers(0, 4, 16) * 16 + chance.integers(0, seen, 16)
+        batches.append(huge_window(64, block, nodes(chance, block), np.arange(16) < written))
+    return evidence(*batches)
+
+
+def by_any(chance: np.random.Generator, block: np.ndarray) -> np.ndarray:
+    return chance.integers(0, 4, len(block))
+
+
+def test_of_a_guest_with_two_samples_a_block_what_all_nodes_use_alike_is_known_to_be_so() -> None:
+    found = of_large_guest(by_any)
+    heat = found.heat.sum(axis=1)
+    assert heat.min() > 0.5 * heat.mean() and heat.max() < 2 * heat.mean()
+    assert np.abs(found.heat / heat[:, None] - 0.25).max() < 0.15
+
+
+def test_and_what_each_node_uses_of_it_alone_is_that_nodes() -> None:
+    found = of_large_guest(lambda _, block: block // 16)
+    owners = found.heat.argmax(axis=1)
+    assert owners.tolist() == np.repeat(np.arange(4), 16).tolist()
+    assert (found.heat.max(axis=1) > 0.8 * found.heat.sum(axis=1)).all()
+
+
+@pytest.mark.parametrize("written", [0, 4])
+def test_blocks_without_samples_count_as_written_where_others_are(written: int) -> None:
+    found = of_large_guest(by_any, written, seen=12)
+    unseen = np.arange(64) % 16 >= 12
+    assert found.heat[unseen].any()
+    assert set(found.written[unseen].tolist()) == {written > 0}
+    assert not found.written[~unseen].all()
+
+
+def test_a_part_that_is_written_is_known_by_what_is_around_though_most_of_the_guest_is_read() -> None:
+    """Of 32 parts of 32 MiB one is written; of half of its blocks there is no sample."""
+    batches = []
+    for _ in range(4):
+        block = np.arange(0, 512, 2)
+        batches.append(huge_window(512, block, np.zeros(256, np.int64), block >= 496))
+    found = evidence(*batches)
+    assert found.written[496:].all() and not found.written[:496].any()
+
+
+def huge_window(blocks: int, block: np.ndarray, rows: np.ndarray, wrote: np.ndarray) -> SampleBatch:
+    """Return a window with a sample of each of these blocks, of huge pages, by these nodes."""
+    ram = replace(MOVABLE, npages=blocks * BLOCK)
+    bits = np.zeros((2, NODES + 1, blocks), np.uint8)
+    bits[0, rows, block] = bits[1, rows[wrote], block[wrote]] = 1
+    accessed, written = (packed(np.repeat(one, BLOCK, axis=1)) for one in bits)
+    some, huge = np.repeat(bits[0].any(axis=0), BLOCK).astype(np.uint8), np.ones(blocks, np.uint8)
+    where = np.zeros(blocks * BLOCK, np.int8)
+    counted = NodeHits(block * BLOCK + 7, rows)
+    sample = RangeSample(ram, some, where, huge, NodeBits(accessed, written), counted=counted)
+    coverage = SourceCoverage(accessor_nid=True, written=True, sampled=True)
+    return SampleBatch("db1", "ibs", coverage, 0, 10**9, (0, 1, 2, 3), (sample,))
+
+
+@pytest.mark.parametrize("last", [0, 1], ids=["never", "not lately"])
+def test_a_guest_without_samples_has_no_heat_and_no_trouble(last: int) -> None:
+    nothing = np.zeros(0, np.int64)
+    idle = huge_window(16, nothing, nothing, nothing > 0)
+    busy = huge_window(16, np.arange(16), np.zeros(16, np.int64), np.zeros(16, np.bool_))
+    found = evidence(*[busy if last else idle] * 3, idle)
+    assert found.heat.any() == bool(last) and not found.recent.any()
+
+
+def test_small_pages_of_blocks_that_were_hardly_sampled_are_as_those_around() -> None:
+    """Four blocks of small pages that two nodes use alike; of one, there is no sample."""
+    chance, blocks, batches = np.random.default_rng(2), 4, []
+    for _ in range(8):
+        one = huge_window(blocks, np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+        hits = NodeHits(chance.integers(0, 3 * BLOCK, 30), chance.integers(0, 2, 30))
+        apart = np.tile([0, 1], blocks * BLOCK // 2).astype(np.int8)
+        sample = replace(one.ranges[0], counted=hits, huge=np.zeros(blocks, np.uint8), node_index=apart)
+        batches.append(replace(one, ranges=(sample,)))
+    heat = evidence(*batches).heat.reshape(blocks, BLOCK, NODES)
+    by_block = heat.sum(axis=(1, 2))
+    assert by_block[:3] == pytest.approx(by_block[:3].mean(), rel=0.5)
+    assert 0 < by_block[3] < 0.5 * by_block[:3].mean()
+    assert heat[3].sum(axis=0) / by_block[3] == pytest.approx([0.5, 0.5, 0.0, 0.0], abs=0.1)

@@ -171,7 +171,8 @@ class MeterReading:
 class GuestTotals:
     """What was counted of one guest on all CPUs, as in ``MeterReading``, at one moment.
 
-    ``local_lines``: those of ``lines`` that the CPU's own node served.
+    ``local_lines``: those of ``lines`` that the CPU's own node served.  ``lines_by_cpu`` and ``work_by_cpu``:
+    ``lines`` and ``work`` of each CPU.
     """
 
     enabled: bool
@@ -182,6 +183,8 @@ class GuestTotals:
     instructions: int
     stall_ns: int
     work: int
+    lines_by_cpu: tuple[int, ...] = ()
+    work_by_cpu: tuple[int, ...] = ()
 
 
 _COUNTERS = (
@@ -296,8 +299,12 @@ class MeterCounters:
         # Of nodes that there are not, nothing is counted.
         is_local = machine["cpu_nids"][:cpus, None] == machine["nids"]
         flags = bool(header["enabled"]), bool(header["timed"]), int(header["switches"])
-        counts = (int(rows[name].sum()) for name in ("instructions", "stall_ns", "work"))
-        return GuestTotals(*flags, int(lines.sum()), int(lines[is_local].sum()), *counts)
+        instructions, stall_ns, work = (
+            int(rows[name].sum()) for name in ("instructions", "stall_ns", "work")
+        )
+        by_cpu = tuple(lines.sum(axis=1).tolist()), tuple(rows["work"].tolist())
+        total, local = int(lines.sum()), int(lines[is_local].sum())
+        return GuestTotals(*flags, total, local, instructions, stall_ns, work, *by_cpu)
 
     def _sequence(self) -> int:
         return int(np.frombuffer(self._region, HEADER, count=1)[0]["sequence"])

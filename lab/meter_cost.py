@@ -5,6 +5,7 @@
 3. How often the guest accesses DRAM: lines while the meter counts them.  While it is off, which makes
    emulation several times faster, the touches that the payload says it has made: about a line each.
 4. Which of these lines the own node served; of touches nobody knows.
+5. Which vCPUs made them, as far as they may run on different CPUs: events of threads tell no more.
 
 The agent inside finds this class by its entry point (pyproject.toml).
 """
@@ -12,10 +13,11 @@ The agent inside finds this class by its entry point (pyproject.toml).
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from lab.counters_meter import GuestTotals, MeterCounters
 from vmplace.sampling.cpu_waits import CpuWaits
-from vmplace.sampling.guest_cost import MemoryRate, cost_of, lar_of
+from vmplace.sampling.guest_cost import ByCpus, MemoryRate, cost_of, lar_of, vcpus_by_cpus
 from vmplace.topology.guest import GuestTopology
 
 
@@ -52,7 +54,8 @@ class MeterCost:
         if (seconds := now.at_s - last.at_s) > 0:
             counted = _accesses(last.totals, now.totals)
             dram_per_us = None if counted is None else counted / seconds / 1e6
-            self._rates[guest.name] = MemoryRate(None, dram_per_us, lar=_lar(last.totals, now.totals))
+            lar, by_cpus = _lar(last.totals, now.totals), _by_cpus(guest, last.totals, now.totals, seconds)
+            self._rates[guest.name] = MemoryRate(None, dram_per_us, lar=lar, by_cpus=by_cpus)
         return _cost(last.totals, now.totals)
 
     def rate(self, guest: GuestTopology) -> MemoryRate | None:
@@ -76,6 +79,19 @@ def _accesses(last: GuestTotals, now: GuestTotals) -> int | None:
     if _are_counted(last, now):
         return now.lines - last.lines
     return now.work - last.work or None
+
+
+def _by_cpus(guest: GuestTopology, last: GuestTotals, now: GuestTotals, seconds: float) -> ByCpus:
+    """Return the accesses by CPUs; nothing where vCPUs share some: nobody can tell whose these are."""
+    groups = vcpus_by_cpus(guest)
+    if len(set(chain(*groups))) < sum(map(len, groups)):
+        return ()
+    are_lines = _are_counted(last, now)
+    before, after = (one.lines_by_cpu if are_lines else one.work_by_cpu for one in (last, now))
+    # Numbers of CPUs are those of the emulated host, without gaps.
+    grown = [b - a for a, b in zip(before, after, strict=True)]
+    rates = {cpus: sum(grown[cpu] for cpu in cpus) / seconds / 1e6 for cpus in groups}
+    return tuple((cpus, len(vcpus), rates[cpus]) for cpus, vcpus in groups.items())
 
 
 def _lar(last: GuestTotals, now: GuestTotals) -> float | None:

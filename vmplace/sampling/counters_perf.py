@@ -14,7 +14,7 @@ import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import product
 
 from vmplace import counting
 from vmplace.counting import MOST_EVENTS
@@ -59,7 +59,7 @@ class PerfCounters:
         self._pid, self._key = pid, next(counting.KEYS)
         self._names = tuple(events)
         threads = tuple(tids)
-        some = spread(threads, max(MOST_EVENTS // max(len(events), 1), 1))
+        self._some = some = spread(threads, max(MOST_EVENTS // max(len(events), 1), 1))
         self._threads_of_one = len(threads) / max(len(some), 1)
         self._events = [(*event, tid) for tid in some for event in events.values()]
         _, counted = counting.count(pid, self._key, self._events)
@@ -71,6 +71,7 @@ class PerfCounters:
             raise OSError(error := max(errors), os.strerror(error))
         self._counted = [error == 0 for error, *_ in counted]
         self._last = [Count(0, 0, 0)] * len(counted)
+        self._grown: dict[str, dict[int, Count]] = {}
 
     def counts(self) -> dict[str, float | None]:
         """Return each event's growth since the last call, all threads together, scaled.
@@ -81,14 +82,32 @@ class PerfCounters:
         is_new, counted = counting.count(self._pid, self._key, self._events)
         now = [Count(*count) for _, *count in counted]
         before, self._last = self._last, now
-        grown: dict[str, list[Count]] = {name: [] for name in self._names}
+        self._grown = {name: {} for name in self._names}
         if is_new:
             self._counted = [error == 0 for error, *_ in counted]
-            return dict.fromkeys(grown)
-        for name, is_counted, count, earlier in zip(cycle(self._names), self._counted, now, before):
+            return dict.fromkeys(self._grown)
+        each = zip(product(range(len(self._some)), self._names), self._counted, now, before, strict=True)
+        for (number, name), is_counted, count, earlier in each:
             if is_counted:
-                grown[name].append(count.since(earlier))
-        return {name: _sum(growths, self._threads_of_one) for name, growths in grown.items()}
+                self._grown[name][number] = count.since(earlier)
+        return {
+            name: _sum(list(growths.values()), self._threads_of_one) for name, growths in self._grown.items()
+        }
+
+    def counted_of(self, names: Iterable[str], tids: Sequence[int]) -> float | None:
+        """Return the growth that the last ``counts`` saw of some threads, of these events together.
+
+        None where one of them was not counted, or of none of the threads.
+        """
+        mine = [number for number, tid in enumerate(self._some) if tid in tids]
+        total = 0.0
+        for name in names:
+            grown = [self._grown[name][number] for number in mine if number in self._grown.get(name, {})]
+            count = _sum(grown, len(tids) / len(grown)) if grown else None
+            if count is None:
+                return None
+            total += count
+        return total
 
     def close(self) -> None:
         """Take the events off; harmless when done twice."""

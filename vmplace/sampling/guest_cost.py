@@ -13,7 +13,7 @@ from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.counters_perf import PerfCounters
 from vmplace.sampling.cpu_waits import CpuWaits
 from vmplace.sampling.dram_events import LOCAL, REMOTE, dram_events, misses_cpuless
-from vmplace.topology.guest import GuestTopology
+from vmplace.topology.guest import GuestTopology, Vcpu
 
 EVENTS = {"cycles": (0, 0), "instructions": (0, 1)}
 """linux/perf_event.h: PERF_TYPE_HARDWARE, PERF_COUNT_HW_CPU_CYCLES and _INSTRUCTIONS."""
@@ -22,6 +22,8 @@ CLOCK_EVENT = {TASK_CLOCK: (1, 1)}
 """PERF_TYPE_SOFTWARE, PERF_COUNT_SW_TASK_CLOCK: ns that the threads ran."""
 LEAST_INSTRUCTIONS = 1e6
 """A guest that did less in a window was idle: what its kernel does then says nothing of its memory."""
+ByCpus = tuple[tuple[tuple[int, ...], int, float | None], ...]
+"""CPUs, how many vCPUs may run on these, and their accesses a microsecond; None: nobody counted these."""
 LEAST_ACCESSES = 1000
 """Of fewer the share is chance; of so many, each by itself, it is known to 0.03 in 19 of 20 windows."""
 
@@ -33,6 +35,7 @@ class MemoryRate:
     ``waits``: ns that they waited for a CPU for each ns that they ran.  ``lar``: the share of these accesses
     that their own node served, 0 to 1; None where events do not tell nodes apart, or hardly any was counted.
     ``misses_cpuless``: what nodes without CPUs served is not among them.
+    ``by_cpus``: the accesses by the CPUs that vCPUs may run on; empty where all may run on the same ones.
     """
 
     cpus: float | None
@@ -40,6 +43,7 @@ class MemoryRate:
     waits: float | None = None
     lar: float | None = None
     misses_cpuless: bool = False
+    by_cpus: ByCpus = ()
 
 
 @runtime_checkable
@@ -128,8 +132,19 @@ class PerfCost:
         dram_per_us = sum(known) * 1000 / (now - before) if known and len(known) == len(served) else None
         lar = lar_of(counts.get(LOCAL), counts.get(REMOTE))
         self._rates[guest.identity] = MemoryRate(
-            ran_ns / (now - before), dram_per_us, lar=lar, misses_cpuless=misses_cpuless(self._dram)
+            ran_ns / (now - before),
+            dram_per_us,
+            lar=lar,
+            misses_cpuless=misses_cpuless(self._dram),
+            by_cpus=self._by_cpus(guest, (now - before) / 1000),
         )
+
+    def _by_cpus(self, guest: GuestTopology, span_us: float) -> ByCpus:
+        counters, found = self._counters[self._tids[guest.identity]], []
+        for cpus, vcpus in vcpus_by_cpus(guest).items():
+            count = counters.counted_of(self._dram, [vcpu.tid for vcpu in vcpus])
+            found.append((cpus, len(vcpus), None if count is None else count / span_us))
+        return tuple(found)
 
     def forget(self, guest: GuestTopology) -> None:
         """Take the guest's events off."""
@@ -145,6 +160,14 @@ class PerfCost:
             counters.close()
         self._counters, self._tids = {}, {}
         counting.close()
+
+
+def vcpus_by_cpus(guest: GuestTopology) -> dict[tuple[int, ...], list[Vcpu]]:
+    """Return the vCPUs by the CPUs that they may run on; none where all may run on the same ones."""
+    found: dict[tuple[int, ...], list[Vcpu]] = {}
+    for vcpu in guest.vcpus:
+        found.setdefault(vcpu.cpus, []).append(vcpu)
+    return found if len(found) > 1 else {}
 
 
 def cost_of(spent: float | None, instructions: float | None) -> float | None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from vmplace.agent.actuator import HostActuator
 from vmplace.agent.config import GuestRule, LoadedConfig
 from vmplace.agent.config_sections import Config
@@ -22,11 +24,12 @@ from vmplace.agent.host_calls import HostCalls
 from vmplace.agent.loop import Agent
 from vmplace.agent.parts import Parts
 from vmplace.errors import VmplaceError
+from vmplace.model.metrics import Matrix
 from vmplace.outside import read_whole
 from vmplace.policy.plan import GuestSettings
 from vmplace.policy.policy_auto import Horizon
 from vmplace.policy.registry import begun
-from vmplace.sampling.guest_cost import MemoryRate, cost_of, lar_of
+from vmplace.sampling.guest_cost import ByCpus, MemoryRate, cost_of, lar_of, vcpus_by_cpus
 from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualClock, VirtualWakeup
 from vmplace.simulate.agent_source import TraceSource
 from vmplace.simulate.kernel_balancing import KernelBalancing
@@ -58,6 +61,7 @@ class SimulatedCost:
     def __init__(self, simulation: Simulation) -> None:
         self._done, self._last = simulation.done, dict[str, GuestCounters]()
         self._runs = {guest.spec.name: guest for guest in simulation.guests}
+        self._ends = np.cumsum(simulation.host.cpus).astype(int)
         self._rates: dict[str, MemoryRate] = {}
 
     def cost(self, guest: GuestTopology) -> float | None:
@@ -72,8 +76,28 @@ class SimulatedCost:
             (now.dram - last.dram) / span_ns * 1000,
             1 / self._runs[guest.name].cpu_share - 1,
             lar_of(now.local - last.local, now.dram - now.local - (last.dram - last.local)),
+            by_cpus=self._by_cpus(guest, (now.by_node - last.by_node) / span_ns * 1000),
         )
         return cost_of(now.vcpu_ns - last.vcpu_ns, now.instructions - last.instructions)
+
+    def _by_cpus(self, guest: GuestTopology, by_node: Matrix) -> ByCpus:
+        """Return the accesses by CPUs; nothing of a guest with vCPUs that may run on several nodes."""
+        groups = vcpus_by_cpus(guest)
+        nodes = [self._nodes_of(cpus) for cpus in groups]
+        if any(len(some) != 1 for some in nodes):
+            return ()
+        vcpus = np.zeros(len(by_node))
+        for (node,), mine in zip(nodes, groups.values(), strict=True):
+            vcpus[node] += len(mine)
+        each = zip(nodes, groups.items(), strict=True)
+        return tuple(
+            (cpus, len(mine), float(by_node[node] * len(mine) / vcpus[node]))
+            for (node,), (cpus, mine) in each
+        )
+
+    def _nodes_of(self, cpus: tuple[int, ...]) -> list[int]:
+        nodes: list[int] = np.unique(np.searchsorted(self._ends, cpus, side="right")).tolist()
+        return nodes
 
     def rate(self, guest: GuestTopology) -> MemoryRate | None:
         """Return CPUs in use and DRAM accesses, in the trace's time: it is the program's own."""

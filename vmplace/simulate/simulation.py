@@ -11,7 +11,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -50,13 +50,17 @@ INSTRUCTIONS_PER_ACCESS = 3.0
 
 @dataclass
 class GuestCounters:
-    """What one guest did so far, as counters of its vCPUs tell: exact sums, times in ns of the trace."""
+    """What one guest did so far, as counters of its vCPUs tell: exact sums, times in ns of the trace.
+
+    ``by_node``: of ``dram``, those of vCPUs on each node.
+    """
 
     instructions: float = 0.0
     vcpu_ns: float = 0.0
     dram: float = 0.0
     span_ns: float = 0.0
     local: float = 0.0
+    by_node: Matrix = field(default_factory=lambda: np.zeros(1))
 
     def add(self, guest: GuestRun, share: float, span: float) -> None:
         """Count ``share`` of the guest's present window, which took ``span``."""
@@ -66,6 +70,7 @@ class GuestCounters:
         self.span_ns += span
         # Once for all of a window: its pages may move while it lasts.
         self.local += float(np.trace(guest.traffic)) * share
+        self.by_node = self.by_node + guest.traffic.sum(axis=1) * share
 
 
 class Simulation:

@@ -1,5 +1,6 @@
 """What the meter counts of a guest in place of a PMU, on a region made here."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from lab.counters_meter import MeterCounters
 from lab.meter_cost import MeterCost
 from tests.unit.agent.agent_world import guest as guest_of
 from tests.unit.lab.test_counters_meter import Region
+from vmplace.topology.guest import Vcpu
 
 NUMBER = 2
 
@@ -83,3 +85,19 @@ def test_a_guest_that_says_nothing_has_no_rate_rather_than_none_at_all(
     speed.cost(guest)
     rate = speed.rate(guest)
     assert rate is not None and rate.dram_per_us is None
+
+
+def test_accesses_are_told_by_cpus_as_far_as_events_of_threads_could(
+    region: Region, speed: MeterCost, clock: Clock
+) -> None:
+    apart = replace(guest_of("vm"), vcpus=(Vcpu(0, 7, (0,)), Vcpu(1, 8, (1,))))
+    floats = replace(apart, vcpus=(Vcpu(0, 7, (0, 1)), Vcpu(1, 8, (1,))))
+    for guest, by_cpus in ((apart, [((0,), 1, 0.003), ((1,), 1, 0.001)]), (floats, [])):
+        speed.forget(guest)
+        speed.cost(guest)
+        counted(region, 0, work=3000)
+        counted(region, 1, work=1000)
+        clock.now_s += 1.0
+        speed.cost(guest)
+        rate = speed.rate(guest)
+        assert rate is not None and list(rate.by_cpus) == by_cpus

@@ -165,3 +165,18 @@ def test_threads_without_a_turn_count_as_the_others_if_these_ran_for_most_of_the
 def test_a_count_of_half_the_time_is_doubled() -> None:
     assert Count(10, 100, 50).scaled == 20
     assert Count(30, 300, 200).since(Count(10, 100, 100)) == Count(20, 200, 100)
+
+
+def test_threads_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two events of three threads; the third had no turn for the second event."""
+    now = [(0, 10, 1, 1), (0, 1, 1, 1), (0, 20, 1, 1), (0, 2, 1, 1), (0, 40, 1, 1), (0, 0, 9, 0)]
+    counted = [[(0, 0, 0, 0)] * 6, now]
+    monkeypatch.setattr(counting, "count", lambda *_: (False, counted.pop(0)))
+    counters = PerfCounters([7, 8, 9], {"local": (1, 1), "remote": (1, 2)})
+    assert counters.counted_of(["local"], [7]) is None
+    counters.counts()
+    assert counters.counted_of(["local", "remote"], [7]) == 11
+    assert counters.counted_of(["local"], [7, 9]) == 50
+    assert counters.counted_of(["remote"], [9]) is None
+    assert counters.counted_of(["local"], [10]) is None
+    assert counters.counted_of(["absent"], [7]) is None

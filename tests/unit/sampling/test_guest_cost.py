@@ -6,6 +6,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,32 @@ def test_a_guest_of_very_many_vcpus_takes_no_more_descriptors_than_it_may_have(s
 def test_a_cpu_that_does_not_count_is_reported() -> None:
     with pytest.raises(UnsupportedHostError, match="does not count instructions"):
         PerfCost(CLOCKS | {"instructions": (1, 999)})
+
+
+def test_accesses_are_told_by_the_cpus_that_vcpus_may_run_on(speed: PerfCost) -> None:
+    """This thread works; the other one waits."""
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        vcpus = Vcpu(0, threading.get_native_id(), (0,)), Vcpu(1, other.native_id or 0, (1,))
+        mine = replace(guest(), vcpus=vcpus)
+        speed.cost(mine)
+        work(BUSY_NS)
+        speed.cost(mine)
+        rate = speed.rate(mine)
+    finally:
+        done.set()
+        other.join()
+    assert rate is not None and rate.dram_per_us is not None
+    assert [one[:2] for one in rate.by_cpus] == [((0,), 1), ((1,), 1)]
+    busy, idle = (one[2] or 0.0 for one in rate.by_cpus)
+    assert busy > 0.9 * rate.dram_per_us and idle < 0.1 * rate.dram_per_us
+
+
+def test_vcpus_that_may_run_on_the_same_cpus_are_not_apart(speed: PerfCost) -> None:
+    me = guest(threading.get_native_id(), threading.get_native_id())
+    speed.cost(me)
+    work(BUSY_NS)
+    speed.cost(me)
+    assert (rate := speed.rate(me)) is not None and rate.by_cpus == ()

@@ -90,7 +90,8 @@ class PlanStage:
         view = replace(view, may_change=may_move(self._state, name))
         view = replace(view, numatune=limits.numatune, move_bytes=limits.move_bytes)
         if guest := self._state.roster.get(name):
-            view = replace(view, lar=guest.lar_of_nodes(host, self._state.clock.monotonic()))
+            now_s = self._state.clock.monotonic()
+            view = replace(view, lar=guest.lar_of_nodes(host, now_s), node_shares=guest.shares(host, now_s))
         if counted is None:
             return view
         copies = counted.get(name, Copies())

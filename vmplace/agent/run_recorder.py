@@ -23,6 +23,7 @@ from vmplace.policy.plan import (
     CostSample,
     GuestSettings,
     GuestView,
+    NodeShares,
     PlacementPlan,
     Replication,
     Snapshot,
@@ -170,6 +171,7 @@ def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
             view.copied_bytes,
             view.copies_wait,
             _plain(view.lar),
+            None if view.node_shares is None else (view.node_shares.whole, view.node_shares.newest),
         )
         for view in snapshot.guests
     )
@@ -200,7 +202,8 @@ def snapshot_of(
         view = replace(view, known_s=one.known_s, costs=costs_of(one), may_change=one.may_change)
         view = replace(view, numatune=Numatune(dict(one.bound)), move_bytes=one.move_bytes)
         view = replace(view, copied_bytes=one.copied_bytes, copies_wait=one.copies_wait)
-        views.append(replace(view, lar=one.lar))
+        shares = None if one.node_shares is None else NodeShares(*one.node_shares)
+        views.append(replace(view, lar=one.lar, node_shares=shares))
     return Snapshot(
         host,
         tuple(views),

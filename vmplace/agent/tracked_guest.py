@@ -9,13 +9,14 @@ from operator import add
 
 from vmplace.actuation.budget import Budget
 from vmplace.agent.cost_samples import CostSamples
+from vmplace.agent.counted_nodes import CountedNodes
 from vmplace.agent.decided import Decided
 from vmplace.agent.limits import GuestLimits
 from vmplace.agent.notes import described, unexpected
 from vmplace.agent.state import Decision
 from vmplace.model.memory_demand import MemoryUse, memory_use
 from vmplace.model.pages import GuestPages
-from vmplace.policy.plan import GuestSettings, GuestView
+from vmplace.policy.plan import GuestSettings, GuestView, NodeShares
 from vmplace.policy.trial import Trial
 from vmplace.sampling.guest_cost import MemoryRate
 from vmplace.sampling.served import ServedAccesses
@@ -49,6 +50,7 @@ class TrackedGuest:
     held: bool = False
     rate: MemoryRate | None = None
     counted_s: float = -math.inf
+    by_cpus: CountedNodes = field(default_factory=CountedNodes)
     costs: CostSamples = field(default_factory=CostSamples)
     trial: Trial = field(default_factory=Trial)
     problem: str | None = None
@@ -119,6 +121,14 @@ class TrackedGuest:
         go once a window cannot be counted.
         """
         return None if host.has_split_sockets else self.counted_lar(host, now_s)
+
+    def shares(self, host: HostTopology, now_s: float) -> NodeShares | None:
+        """Return which nodes made its accesses, as counted lately; None where that is not known."""
+        rate = self.rate
+        if rate is None or now_s - self.counted_s >= COUNTS_KEPT_S:
+            return None
+        is_known = not rate.misses_cpuless or not self._may_be_on_cpuless(host)
+        return self.by_cpus.shares(host) if is_known else None
 
     def _may_be_on_cpuless(self, host: HostTopology) -> bool:
         """Tell whether some of its memory may be on nodes without CPUs."""

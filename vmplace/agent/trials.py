@@ -53,6 +53,7 @@ class Trials:
         for guest in guests:
             rate, cost = self._rate(guest), self._costs.get(guest.name)
             guest.take_rate(rate, now_s)
+            guest.by_cpus.add(rate.by_cpus if rate and rate.dram_per_us is not None else None, self._window_s)
             guest.costs.add(cost, rate, self._window_s, self._sample_s, now_s)
 
     def settle(

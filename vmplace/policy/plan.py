@@ -70,6 +70,17 @@ class CostSample(NamedTuple):
 
 
 @dataclass(frozen=True)
+class NodeShares:
+    """Which share of a guest's accesses vCPUs on each node made, in the host's order.
+
+    ``whole``: in the windows that pages remember, ``newest``: in the last one, None: not known of that one.
+    """
+
+    whole: tuple[float, ...]
+    newest: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
 class GuestView:
     """All that a policy knows of one guest; ``pages`` is None until the first window is in.
 
@@ -79,7 +90,7 @@ class GuestView:
     may be done now.  ``numatune``: which nodes its memory is bound to.  ``move_bytes``: how many bytes of it
     may move now, None: no limit of its own.  ``copied_bytes``: of copies that are there, None where nothing
     counts them; ``copies_wait``: no more are made for now.  ``lar``: the share of its accesses that the CPU
-    counts as local, 0 to 1, None where it counts none.
+    counts as local, 0 to 1, None where it counts none.  ``node_shares``: whose they are, None: not known.
     """
 
     topology: GuestTopology
@@ -95,6 +106,7 @@ class GuestView:
     copied_bytes: int | None = None
     copies_wait: bool = False
     lar: float | None = None
+    node_shares: NodeShares | None = None
 
     @property
     def may_move(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vmplace.model.counted_locality import as_local_as_counted
+from vmplace.model.counted_nodes import as_counted
 from vmplace.model.described_memory import MIB, MLP, described_memory
 from vmplace.model.evidence import HORIZON_S, Entries
 from vmplace.model.host_memory import host_memory
@@ -124,6 +125,7 @@ def _evidence(
     stays, vcpu_node = _stays(guest, entries, huge, allowed), vcpu_nodes(host, guest.topology, entries.heat)
     if guest.lar is not None:
         _as_counted(entries, node, huge, guest.lar)
+    _weigh_as_counted(guest, entries)
     weight = _weight(entries, guest, known_s(guest, snapshot.window_s), horizon)
     # In place: they are this plan's own, and most of what it takes.
     np.multiply(entries.heat, weight, out=entries.heat)
@@ -168,6 +170,20 @@ def _as_counted(entries: Entries, node: NodeIndexes, huge: Bools, lar: float) ->
     by_bits = huge & np.concatenate([np.full(one.entries, not one.counted) for one in entries.pages])
     as_local_as_counted(entries.heat, node, by_bits, lar)
     as_local_as_counted(entries.recent, node, by_bits, lar)
+
+
+def _weigh_as_counted(guest: GuestView, entries: Entries) -> None:
+    """Let samples of nodes agree with counters (in place): bits tell themselves how often a node touches."""
+    shares, pages = guest.node_shares, guest.pages
+    if shares is None or pages is None or not all(one.sampled for one in entries.pages):
+        return
+    # Counted is what a node does anywhere: samples of memory that cannot move would be missing.
+    known = {one.ram.hva for one in entries.pages}
+    if any(len(hits.pages) for one in pages.ranges if one.ram.hva not in known for hits in one.counted):
+        return
+    as_counted(entries.heat, shares.whole)
+    if shares.newest is not None:
+        as_counted(entries.recent, shares.newest)
 
 
 def _copied(state: State, guest: GuestView, entries: Entries, workers: Sequence[int]) -> Bools:

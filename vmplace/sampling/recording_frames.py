@@ -1,7 +1,7 @@
 """What stands in the JSON heads of a recording's frames?  docs/recording.md tells it field by field."""
 
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 import msgspec
@@ -115,6 +115,7 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     (None: other memory) and the nodes that their memory is bound to.  ``move_bytes``: what its own rate left,
     None: it has none, or the recording is older.  ``copied_bytes``: of its copies, None: nobody counted them.
     ``lar``: the share of its accesses that the CPU counted as local; None in older recordings, too.
+    ``node_shares``: which nodes made them, in all windows that are remembered and in the newest; the same.
     """
 
     name: str
@@ -130,6 +131,7 @@ class PlannedGuest(msgspec.Struct, frozen=True):
     copied_bytes: int | None = None
     copies_wait: bool = False
     lar: float | None = None
+    node_shares: tuple[tuple[float, ...], tuple[float, ...] | None] | None = None
 
 
 class TieFrame(msgspec.Struct, frozen=True):
@@ -295,7 +297,8 @@ def checked_plan(frame: PlanFrame) -> PlanFrame:
     figures = [frame.now_ns, frame.window_s, frame.replica_ratio]
     for one in frame.guests:
         figures += [one.dram_per_us or 0.0, one.cpus or 0.0, one.known_s]
-        finite(one.lar or 0.0, least=0, most=1, what="a share of accesses")
+        for share in (one.lar or 0.0, *chain(*(some or () for some in one.node_shares or ()))):
+            finite(share, least=0, most=1, what="a share of accesses")
         figures += [figure for sample in one.costs for figure in sample]
         figures += [waits or 0.0 for waits in one.waits]
         within(one.move_bytes or 0, 0, MOST_BITS, "a budget")

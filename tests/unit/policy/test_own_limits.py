@@ -10,8 +10,9 @@ from tests.unit.policy.spread_guests import narrow_host
 from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host, ram
 from vmplace.agent.limits import GuestLimits, limited
 from vmplace.agent.run_recorder import plan_frame, snapshot_of
+from vmplace.errors import OutsideError
 from vmplace.policy import home
-from vmplace.policy.plan import GuestSettings, GuestView, PlacementPlan, Snapshot
+from vmplace.policy.plan import GuestSettings, GuestView, NodeShares, PlacementPlan, Snapshot
 from vmplace.policy.policy_auto import AutoPolicy
 from vmplace.sampling.recording_frames import PlannedGuest, checked_plan
 from vmplace.sampling.sample import NodeBits
@@ -200,11 +201,20 @@ def test_at_home_what_is_cut_goes_by_the_guests_own_limits() -> None:
 
 def test_recordings_keep_what_memory_is_bound_to_and_those_that_do_not_are_read() -> None:
     guest = replace(spanning("a", cell=0), numatune=Numatune({0: (0, 1), None: (2,)}), move_bytes=4096)
-    guest = replace(guest, copied_bytes=8192, copies_wait=True, lar=0.75)
+    shares = NodeShares((0.5, 0.25, 0.25, 0.0), None)
+    guest = replace(guest, copied_bytes=8192, copies_wait=True, lar=0.75, node_shares=shares)
     frame = checked_plan(plan_frame(Snapshot(host(), (guest,)), PlacementPlan()))
     (read,) = snapshot_of(frame, host(), {"a": (guest.topology, guest.pages)}).guests
     assert (read.numatune, read.move_bytes) == (guest.numatune, guest.move_bytes)
     assert (read.copied_bytes, read.copies_wait, read.lar) == (8192, True, 0.75)
+    assert read.node_shares == shares
     older = PlannedGuest("a", {})
     assert (older.bound, older.move_bytes, older.copied_bytes, older.copies_wait) == ((), None, None, False)
-    assert older.lar is None
+    assert older.lar is None and older.node_shares is None
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_recordings_with_shares_that_cannot_be_are_refused(share: float) -> None:
+    guest = replace(spanning("a", cell=0), node_shares=NodeShares((0.5,), (share,)))
+    with pytest.raises(OutsideError):
+        checked_plan(plan_frame(Snapshot(host(), (guest,)), PlacementPlan()))

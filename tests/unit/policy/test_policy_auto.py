@@ -7,13 +7,14 @@ import pytest
 
 from tests.unit.model.known_pages import with_history
 from tests.unit.model.test_touched_pages import large
-from tests.unit.policy.views import NPAGES, bits, guest_view, host, moved, view
+from tests.unit.policy.views import HVA, NPAGES, bits, guest_view, host, moved, view
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import TouchedPages
-from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
+from vmplace.policy.plan import GuestSettings, GuestView, Mode, NodeShares, PlacementPlan, Snapshot
 from vmplace.policy.plan_state import State, entries_before
 from vmplace.policy.policy_auto import AutoPolicy, Horizon, plan_auto, uncounted
-from vmplace.sampling.sample import NodeBits
+from vmplace.sampling.sample import NodeBits, NodeHits
+from vmplace.topology.guest import Movability
 
 REAL = Horizon()
 S = 1e9
@@ -244,3 +245,22 @@ def test_what_is_known_of_a_page_is_found_again_however_its_block_is_reported(se
     for page, at in zip(page_of(now), entries_before((now,), (old,)).tolist(), strict=True):
         holding = [i for i, first in enumerate(page_of(old)) if first <= page < first + sizes[i]]
         assert holding == ([at] if at >= 0 else [])
+
+
+def test_samples_of_nodes_count_as_their_accesses_were_counted() -> None:
+    """Node 2 was caught at pages of node 0 as often as node 1; counters say that it makes nine in ten."""
+    some = range(192)
+    seen = busy(*[bits({1: some, 2: some}, some)] * 4)
+    assert seen.pages is not None
+    both = NodeHits(np.repeat(some, 2), np.tile([1, 2], len(some)))
+    ranges = tuple(replace(one, sampled=True, counted=(both,) * 4) for one in seen.pages.ranges)
+    sampled = replace(seen, pages=replace(seen.pages, ranges=ranges))
+    shares = NodeShares((0.0, 0.1, 0.9, 0.0), (0.0, 0.1, 0.9, 0.0))
+    goes = moved(after(replace(sampled, node_shares=shares)))
+    assert goes.keys() == {2} and goes[2] >= set(some)
+    # Bits tell themselves how often.
+    assert moved(after(replace(seen, node_shares=shares))) == moved(after(seen))
+    # Counted is what a node does in memory that cannot move, too.
+    pinned = replace(ranges[0], ram=replace(ranges[0].ram, hva=HVA * 2, movability=Movability.PINNED))
+    with_pinned = replace(seen.pages, ranges=(*ranges, pinned))
+    assert moved(after(replace(sampled, pages=with_pinned, node_shares=shares))) == moved(after(sampled))

@@ -71,11 +71,14 @@ def row_totals(counts: Matrix) -> Floats:
     return totals
 
 
-def by_group(group: Indexes, values: Floats) -> Floats:
-    """Return the sum of ``values[B]``, or of each of their columns [B, N], over the blocks of each group."""
+def by_group(group: Indexes, values: Floats, count: int = 0) -> Floats:
+    """Return the sum of ``values[B]``, or of each of their columns [B, N], over the blocks of each group.
+
+    ``count``: of groups, if more than the blocks show.
+    """
     if values.ndim > 1:
-        return np.stack([by_group(group, one) for one in values.T], axis=1)
-    sums: Floats = np.bincount(group, values).astype(np.float64, copy=False)
+        return np.stack([by_group(group, one, count) for one in values.T], axis=1)
+    sums: Floats = np.bincount(group, values, count).astype(np.float64, copy=False)
     return sums
 
 
@@ -100,24 +103,33 @@ def _shape(seen: Floats, expected: Floats) -> float:
 
 def _shares(counts: Matrix, apart: Bools, groups: Sequence[Indexes]) -> Matrix:
     """Return the nodes' shares of each block's samples [B, N]; a block that is apart has its own."""
-    usual = np.where(apart[:, None], 0.0, counts)
-    all_samples = usual.sum(axis=0) if usual.any() else counts.sum(axis=0)
-    shares = np.broadcast_to(all_samples / max(float(all_samples.sum()), 1.0), counts.shape)
+    total = row_totals(counts)
+    some = ((total > 0) & ~apart).nonzero()[0]
+    usual = counts[some]
+    all_samples = usual.sum(axis=0) if len(some) else counts.sum(axis=0)
+    around, unit = all_samples[None] / max(float(all_samples.sum()), 1.0), np.zeros(len(counts), np.intp)
     for group in groups[::-1]:
-        first = np.zeros(int(group.max(initial=0)) + 1, np.intp)
+        first = np.zeros(int(group.max()) + 1, np.intp)
         first[group] = np.arange(len(group))
-        shares = _drawn(by_group(group, usual), shares[first])[group]
-    own = counts / np.maximum(row_totals(counts), 1.0)[:, None]
-    return np.where(apart[:, None], own, _drawn(usual, shares))
+        mine = around[unit[first]]
+        around = _drawn(by_group(group[some], usual, len(first)), mine, row_totals(mine**2).mean())
+        unit = group
+    shares: Matrix = around[unit]
+    shares[some] = _drawn(usual, shares[some], row_totals(around**2)[unit].mean())
+    shares[apart] = counts[apart] / np.maximum(total[apart, None], 1.0)
+    return shares
 
 
-def _drawn(seen: Matrix, around: Matrix) -> Matrix:
-    """Return the shares [B, N] of units of which so much was ``seen``, drawn to those ``around`` each."""
+def _drawn(seen: Matrix, around: Matrix, by_chance: float) -> Matrix:
+    """Return the shares [U, N] of units of which so much was ``seen``, drawn to those ``around`` each.
+
+    ``by_chance``: how often two samples of any unit are of the same node if all are as those around them.
+    """
     total = row_totals(seen)
-    pairs, alike = np.maximum(total - 1, 0.0), row_totals(around**2)
-    agree = float((row_totals(seen * (seen - 1)) / np.maximum(total, 1.0)).sum())
-    agree, by_chance = agree + PAIRS * alike.mean(), float(alike @ pairs) + PAIRS * alike.mean()
+    pairs = np.maximum(total - 1, 0.0)
+    agree = float((row_totals(seen * (seen - 1)) / np.maximum(total, 1.0)).sum()) + PAIRS * by_chance
+    expected = float(row_totals(around**2) @ pairs) + PAIRS * by_chance
     # Never nothing: a unit without samples has the shares of those around it.
-    worth = max((pairs.sum() + PAIRS - agree) / max(agree - by_chance, 1 / ALIKE), 1 / ALIKE)
+    worth = max((pairs.sum() + PAIRS - agree) / max(agree - expected, 1 / ALIKE), 1 / ALIKE)
     drawn: Matrix = (around * worth + seen) / (worth + total)[:, None]
     return drawn

@@ -103,9 +103,7 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
     ): "rows of vmplace's plan show three things not yet. A guest's loss counts only against what all guests"
     " would have had together (1f774ce6). vCPUs that float give way to tied ones (16011731). A protected"
     " guest's bound holds from the start. The agent knows latencies, waits and shared links, as a"
-    " calibration finds them by the simulator's model; before 30 November 2026 it knew bandwidths alone. Of"
-    " the agent's rows one is older than a rule (090ae3f7): by IBS npb-cg-B+metis-pca+redis-ycsba gains 3.6 %"
-    " with it, not 3.9 %",
+    " calibration finds them by the simulator's model; before 30 November 2026 it knew bandwidths alone",
     (
         "rivals",
         "10ca9e9a2e27",

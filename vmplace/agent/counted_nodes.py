@@ -31,7 +31,7 @@ class CountedNodes:
         self.windows.append(None if by_cpus is None else (by_cpus, window_s))
 
     def shares(self, host: HostTopology) -> NodeShares | None:
-        """Return the shares of the host's nodes; None where nobody counted, or nodes are not told apart."""
+        """Return the shares of the host's nodes; None where nobody counted, or nodes are not known."""
         if not self.windows or (self.windows[-1] and not _nodes_of(host, self.windows[-1][0])):
             return None
         by_window = [None if one is None else _by_node(host, *one) for one in self.windows]

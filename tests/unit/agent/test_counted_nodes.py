@@ -52,7 +52,7 @@ def test_as_many_windows_count_as_pages_remember() -> None:
     ],
     ids=["not apart", "on several nodes", "idle", "few", "a node without counts", "began anew"],
 )
-def test_where_nodes_are_not_told_nothing_is_known(by_cpus: ByCpus) -> None:
+def test_where_nodes_are_not_apart_nothing_is_known(by_cpus: ByCpus) -> None:
     assert counted(by_cpus) is None
 
 

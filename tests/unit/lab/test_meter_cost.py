@@ -87,7 +87,7 @@ def test_a_guest_that_says_nothing_has_no_rate_rather_than_none_at_all(
     assert rate is not None and rate.dram_per_us is None
 
 
-def test_accesses_are_told_by_cpus_as_far_as_events_of_threads_could(
+def test_accesses_are_split_by_cpus_as_far_as_events_of_threads_could(
     region: Region, speed: MeterCost, clock: Clock
 ) -> None:
     apart = replace(guest_of("vm"), vcpus=(Vcpu(0, 7, (0,)), Vcpu(1, 8, (1,))))

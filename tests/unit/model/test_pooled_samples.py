@@ -37,7 +37,7 @@ def test_a_hot_block_has_its_own_samples_and_makes_no_other_hotter() -> None:
     assert others[:, 0].sum() / others.sum() == pytest.approx(0.25, abs=0.1)
 
 
-def test_halves_of_a_guest_that_two_nodes_use_are_told_apart() -> None:
+def test_halves_of_a_guest_that_two_nodes_use_are_distinguished() -> None:
     rates = np.zeros((BLOCKS, 2))
     rates[: BLOCKS // 2, 0] = rates[BLOCKS // 2 :, 1] = 0.5
     found = shares(estimated(rates)[1])

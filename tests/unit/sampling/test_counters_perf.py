@@ -167,7 +167,7 @@ def test_a_count_of_half_the_time_is_doubled() -> None:
     assert Count(30, 300, 200).since(Count(10, 100, 100)) == Count(20, 200, 100)
 
 
-def test_threads_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_threads_are_known_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two events of three threads; the third had no turn for the second event."""
     now = [(0, 10, 1, 1), (0, 1, 1, 1), (0, 20, 1, 1), (0, 2, 1, 1), (0, 40, 1, 1), (0, 0, 9, 0)]
     counted = [[(0, 0, 0, 0)] * 6, now]

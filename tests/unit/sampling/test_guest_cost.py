@@ -213,7 +213,7 @@ def test_a_cpu_that_does_not_count_is_reported() -> None:
         PerfCost(CLOCKS | {"instructions": (1, 999)})
 
 
-def test_accesses_are_told_by_the_cpus_that_vcpus_may_run_on(speed: PerfCost) -> None:
+def test_accesses_are_split_by_the_cpus_that_vcpus_may_run_on(speed: PerfCost) -> None:
     """This thread works; the other one waits."""
     done = threading.Event()
     other = threading.Thread(target=done.wait)

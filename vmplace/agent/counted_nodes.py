@@ -32,7 +32,8 @@ class CountedNodes:
 
     def shares(self, host: HostTopology) -> NodeShares | None:
         """Return the shares of the host's nodes; None where nobody counted, or nodes are not known."""
-        if not self.windows or (self.windows[-1] and not _nodes_of(host, self.windows[-1][0])):
+        counted = [one for one in self.windows if one is not None]
+        if not counted or not _nodes_of(host, counted[-1][0]):
             return None
         by_window = [None if one is None else _by_node(host, *one) for one in self.windows]
         known = [one for one in by_window if one is not None]

@@ -46,7 +46,7 @@ def published(  # noqa: PLR0913 - what is shown of a host comes from as many pla
         except Exception as err:
             # Without figures of its pages, which are learnt anew; never in the others' way.
             guest.note(err)
-            guest.pages = None
+            guest.let_go_of_pages()
             with contextlib.suppress(Exception):
                 tell(guest)
     imbalance = host_imbalance(host, traffics.values())

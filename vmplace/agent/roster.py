@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from vmplace.agent.config import LoadedConfig
-from vmplace.agent.counted_nodes import CountedNodes
 from vmplace.agent.decided import LEFT_ALONE, Decided, changed_words, decided
 from vmplace.agent.discovered import Discovered
 from vmplace.agent.news import ARRIVES, MIGRATES, SETTLES, News
@@ -233,7 +232,7 @@ class Roster:
         if before is not None and Mode.MANUAL is guest.settings.mode is not before.settings.mode:
             # Hands off: what samples it lets go of it.
             self._gone.append(guest.topology)
-            guest.pages, guest.by_cpus = None, CountedNodes()
+            guest.let_go_of_pages()
         if what.problem:
             LOG.warning('guest=%s mode=manual reason="%s"', guest.name, what.problem)
         elif before is not None and (changes := changed_words(before, what)):

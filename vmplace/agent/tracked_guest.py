@@ -87,6 +87,10 @@ class TrackedGuest:
         if self.decided is not None:
             self.problem = self.decided.problem
 
+    def let_go_of_pages(self) -> None:
+        """Forget what is known of its pages: it is learnt anew."""
+        self.pages, self.by_cpus = None, CountedNodes()
+
     def take_rate(self, rate: MemoryRate | None, now_s: float) -> None:
         """Take up how busy a window was; without a count of accesses the last one holds for a while."""
         before = self.rate

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vmplace.model.counted_locality import as_local_as_counted
-from vmplace.model.counted_nodes import as_counted
+from vmplace.model.counted_nodes import as_counted, shares_of_some
 from vmplace.model.described_memory import MIB, MLP, described_memory
 from vmplace.model.evidence import HORIZON_S, Entries
 from vmplace.model.host_memory import host_memory
@@ -177,13 +177,12 @@ def _weigh_as_counted(guest: GuestView, entries: Entries) -> None:
     shares, pages = guest.node_shares, guest.pages
     if shares is None or pages is None or not all(one.sampled for one in entries.pages):
         return
-    # Counted is what a node does anywhere: samples of memory that cannot move would be missing.
+    # Counted is what a node does anywhere, in memory that cannot move, too.
     known = {one.ram.hva for one in entries.pages}
-    if any(len(hits.pages) for one in pages.ranges if one.ram.hva not in known for hits in one.counted):
-        return
-    as_counted(entries.heat, shares.whole)
+    as_counted(entries.heat, shares_of_some(shares.whole, pages.ranges, known))
     if shares.newest is not None:
-        as_counted(entries.recent, shares.newest)
+        newest = (replace(one, counted=one.counted[:1]) for one in pages.ranges)
+        as_counted(entries.recent, shares_of_some(shares.newest, newest, known))
 
 
 def _copied(state: State, guest: GuestView, entries: Entries, workers: Sequence[int]) -> Bools:

@@ -59,6 +59,7 @@ def test_where_nodes_are_not_apart_nothing_is_known(by_cpus: ByCpus) -> None:
 def test_once_vcpus_may_run_anywhere_what_was_counted_before_tells_nothing() -> None:
     assert counted(both(1.0, 1.0), ()) is None
     assert counted(both(1.0, 1.0), (((*FIRST, *SECOND), 2, 1.0), (FIRST, 2, 1.0))) is None
+    assert counted(both(1.0, 1.0), (), None) is None
 
 
 @pytest.mark.parametrize("missed", [None, both(1.0, None)], ids=["all", "a node"])

@@ -286,4 +286,6 @@ def test_small_pages_of_blocks_that_were_hardly_sampled_are_as_those_around() ->
     by_block = heat.sum(axis=(1, 2))
     assert by_block[:3] == pytest.approx(by_block[:3].mean(), rel=0.5)
     assert 0 < by_block[3] < 0.5 * by_block[:3].mean()
+    # Of 30 samples a second.
+    assert heat.sum() == pytest.approx(30 * HORIZON_S, rel=0.3)
     assert heat[3].sum(axis=0) / by_block[3] == pytest.approx([0.5, 0.5, 0.0, 0.0], abs=0.1)

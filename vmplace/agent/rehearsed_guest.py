@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vmplace.agent.run_recorder import costs_of
+from vmplace.agent.run_recorder import costs_of, shares_of
 from vmplace.model.handover import Handover
 from vmplace.model.metrics import TrafficMatrix, local_access_ratio
 from vmplace.model.page_windows import absorbed, places_of
 from vmplace.model.pages import GuestPages
 from vmplace.model.prior_pages import prior_pages
 from vmplace.model.traffic import estimated_traffic
-from vmplace.policy.plan import GuestSettings, GuestView, Move, NodeShares
+from vmplace.policy.plan import GuestSettings, GuestView, Move
 from vmplace.sampling.page_arrays import NodeIndexes
 from vmplace.sampling.recording_frames import PlannedGuest
 from vmplace.sampling.sample import RangeSample, SampleBatch
@@ -108,7 +108,7 @@ class GuestReplay:
             costs=costs_of(planned),
             may_change=planned.may_change,
             lar=planned.lar,
-            node_shares=None if planned.node_shares is None else NodeShares(*planned.node_shares),
+            node_shares=shares_of(planned),
         )
 
     def result(self) -> RehearsedGuest:

@@ -154,6 +154,11 @@ def costs_of(planned: PlannedGuest) -> tuple[CostSample, ...]:
     )
 
 
+def shares_of(planned: PlannedGuest) -> NodeShares | None:
+    """Return which nodes made its accesses."""
+    return None if planned.node_shares is None else NodeShares(*planned.node_shares)
+
+
 def plan_frame(snapshot: Snapshot, plan: PlacementPlan) -> PlanFrame:
     """Return what is kept of a decision."""
     guests = tuple(
@@ -202,8 +207,7 @@ def snapshot_of(
         view = replace(view, known_s=one.known_s, costs=costs_of(one), may_change=one.may_change)
         view = replace(view, numatune=Numatune(dict(one.bound)), move_bytes=one.move_bytes)
         view = replace(view, copied_bytes=one.copied_bytes, copies_wait=one.copies_wait)
-        shares = None if one.node_shares is None else NodeShares(*one.node_shares)
-        views.append(replace(view, lar=one.lar, node_shares=shares))
+        views.append(replace(view, lar=one.lar, node_shares=shares_of(one)))
     return Snapshot(
         host,
         tuple(views),

@@ -9,7 +9,7 @@ from operator import add
 
 from vmplace.actuation.budget import Budget
 from vmplace.agent.cost_samples import CostSamples
-from vmplace.agent.counted_nodes import CountedNodes
+from vmplace.agent.node_counts import NodeCounts
 from vmplace.agent.decided import Decided
 from vmplace.agent.limits import GuestLimits
 from vmplace.agent.notes import described, unexpected
@@ -50,7 +50,7 @@ class TrackedGuest:
     held: bool = False
     rate: MemoryRate | None = None
     counted_s: float = -math.inf
-    by_cpus: CountedNodes = field(default_factory=CountedNodes)
+    by_cpus: NodeCounts = field(default_factory=NodeCounts)
     costs: CostSamples = field(default_factory=CostSamples)
     trial: Trial = field(default_factory=Trial)
     problem: str | None = None
@@ -89,7 +89,7 @@ class TrackedGuest:
 
     def let_go_of_pages(self) -> None:
         """Forget what is known of its pages: it is learnt anew."""
-        self.pages, self.by_cpus = None, CountedNodes()
+        self.pages, self.by_cpus = None, NodeCounts()
 
     def take_rate(self, rate: MemoryRate | None, now_s: float) -> None:
         """Take up how busy a window was; without a count of accesses the last one holds for a while."""

@@ -8,10 +8,12 @@ from tests.unit.agent.agent_world import HOST, NPAGES, World, batch, guest
 from vmplace.agent.config import GuestRule, LoadedConfig
 from vmplace.agent.config_sections import Config
 from vmplace.agent.rehearsal import rehearse
+from vmplace.agent.rehearsed_guest import GuestReplay
 from vmplace.agent.run_recorder import recording_run
 from vmplace.policy import home
-from vmplace.policy.plan import GuestSettings, Mode, Move, PlacementPlan, Snapshot
+from vmplace.policy.plan import GuestSettings, Mode, Move, NodeShares, PlacementPlan, Snapshot
 from vmplace.sampling.recording import Recorder, iter_recording
+from vmplace.sampling.recording_frames import PlannedGuest
 
 
 def recording(path: Path, windows: int) -> Path:
@@ -69,3 +71,9 @@ def test_a_guest_that_was_manual_for_a_while_is_repeated_as_one_that_is_learnt_a
     # Three windows, none, and three that begin anew; nine windows in one go.
     windows = {"db1": (1 + 2 + 3) * 2, "web": sum(range(1, 10))}
     assert {name: one.moved_bytes // 4096 for name, one in result.guests.items()} == windows
+
+
+def test_another_policy_knows_whose_accesses_were_counted():
+    planned = PlannedGuest("db1", {}, node_shares=((0.25, 0.75), None))
+    view = GuestReplay(guest("db1")).view(GuestSettings(), planned)
+    assert view.node_shares == NodeShares((0.25, 0.75), None)

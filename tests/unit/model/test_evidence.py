@@ -250,6 +250,13 @@ def test_a_part_that_is_written_is_known_by_what_is_around_though_most_of_the_gu
     assert found.written[496:].all() and not found.written[:496].any()
 
 
+def test_a_part_where_only_reads_were_sampled_counts_as_the_range_does_where_it_was_not_sampled() -> None:
+    """The first 32 MiB are read, the others written; of half of the blocks there is no sample."""
+    block = np.arange(0, 64, 2)
+    found = evidence(*[huge_window(64, block, np.zeros(32, np.int64), block >= 16)] * 3)
+    assert found.written[:16].tolist() == [False, True] * 8
+
+
 def huge_window(blocks: int, block: np.ndarray, rows: np.ndarray, wrote: np.ndarray) -> SampleBatch:
     """Return a window with a sample of each of these blocks, of huge pages, by these nodes."""
     ram = replace(MOVABLE, npages=blocks * BLOCK)

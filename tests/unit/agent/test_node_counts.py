@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.agent.agent_world import HOST, World, guest
-from vmplace.agent.counted_nodes import CountedNodes
+from vmplace.agent.node_counts import NodeCounts
 from vmplace.agent.tracked_guest import COUNTS_KEPT_S, TrackedGuest
 from vmplace.model.pages import HISTORY_WINDOWS
 from vmplace.policy.plan import NodeShares, PlacementPlan, Snapshot
@@ -16,7 +16,7 @@ FIRST, SECOND = HOST.nodes[0].cpus, HOST.nodes[1].cpus
 
 
 def counted(*windows: ByCpus | None, window_s: float = 1.0) -> NodeShares | None:
-    nodes = CountedNodes()
+    nodes = NodeCounts()
     for one in windows:
         nodes.add(one, window_s)
     return nodes.shares(HOST)
@@ -27,7 +27,7 @@ def both(first: float | None, second: float | None) -> ByCpus:
 
 
 def test_windows_count_by_how_long_they_were() -> None:
-    nodes = CountedNodes()
+    nodes = NodeCounts()
     nodes.add(both(3.0, 1.0), 1.0)
     nodes.add(both(0.0, 2.0), 2.0)
     shares = nodes.shares(HOST)

@@ -21,7 +21,7 @@ Counts = npt.NDArray[np.float64]
 
 
 @dataclass
-class CountedNodes:
+class NodeCounts:
     """What was counted in the last windows, the newest last; None: nothing in that one."""
 
     windows: deque[tuple[ByCpus, float] | None] = field(default_factory=lambda: deque(maxlen=HISTORY_WINDOWS))

@@ -9,9 +9,9 @@ from operator import add
 
 from vmplace.actuation.budget import Budget
 from vmplace.agent.cost_samples import CostSamples
-from vmplace.agent.node_counts import NodeCounts
 from vmplace.agent.decided import Decided
 from vmplace.agent.limits import GuestLimits
+from vmplace.agent.node_counts import NodeCounts
 from vmplace.agent.notes import described, unexpected
 from vmplace.agent.state import Decision
 from vmplace.model.memory_demand import MemoryUse, memory_use

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
-from vmplace.model.pages import RangePages
+from vmplace.model.pages import HISTORY_WINDOWS, RangePages
 
 Counts = npt.NDArray[np.float64]
 
@@ -45,7 +45,7 @@ def shares_of_some(shares: Sequence[float], ranges: Iterable[RangePages], some: 
     inside, outside = np.zeros((2, nodes))
     for one in ranges:
         found = inside if one.ram.hva in some else outside
-        for hits in one.counted:
+        for hits in one.counted[:HISTORY_WINDOWS]:
             found += np.bincount(hits.rows, minlength=nodes + 1)[:nodes]
     left = np.maximum(np.asarray(shares) * (inside.sum() + outside.sum()) - outside, 0.0)
     part: Counts = left / left.sum() if left.any() else np.asarray(shares, np.float64)

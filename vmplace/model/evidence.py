@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
+from vmplace.model.remembered import as_remembered
 from vmplace.model.sampled_entries import believed, sample_units, shared_as_sampled
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
@@ -85,6 +86,7 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
     ``window_s``: how long windows last whose length is not known.
     ``most``: about so many small pages are looked at one by one, None: all that differ.
     """
+    guest = as_remembered(guest)
     found: dict[int, Entries] = {}
     lengths_s = guest.lengths_s or (window_s,) * HISTORY_WINDOWS
     # The small ranges first: what they leave is the others'.

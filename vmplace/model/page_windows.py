@@ -10,6 +10,8 @@ from vmplace.model.page_rates import ObservedRange, begun_touch_rates, gone_on
 from vmplace.model.pages import (
     HEAT_WINDOWS,
     HISTORY_WINDOWS,
+    SAMPLED_WINDOWS,
+    SAMPLES_KEPT,
     TEXT_WINDOWS,
     GuestPages,
     RangePages,
@@ -18,7 +20,7 @@ from vmplace.model.pages import (
 from vmplace.sampling.block_rows import BlockRows, rows_of_bits, rows_of_pages
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_arrays import Bits, Bytes
-from vmplace.sampling.sample import RangeSample, SampleBatch
+from vmplace.sampling.sample import NodeHits, RangeSample, SampleBatch
 from vmplace.topology.guest import RamRange
 
 T = TypeVar("T")
@@ -38,7 +40,7 @@ def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
     reported = _with_rates(ranges, batch)
     lengths_s = (batch.ended_ns - batch.started_ns) / 1e9, *(before.lengths_s if before else ())
     windows = (before.windows if before else 0) + 1
-    return GuestPages(batch.guest, batch.nids, windows, reported, lengths_s[:HISTORY_WINDOWS])
+    return GuestPages(batch.guest, batch.nids, windows, reported, lengths_s[:SAMPLED_WINDOWS])
 
 
 def _with_rates(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[RangePages, ...]:
@@ -69,7 +71,7 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
         (newest, *older)[:HEAT_WINDOWS],
         history,
         sampled,
-        _with_newest(sample.counted, before.counted, HISTORY_WINDOWS),
+        _kept_samples(_with_newest(sample.counted, before.counted, SAMPLED_WINDOWS), sampled=sampled),
         _with_newest(sample.text, before.text, TEXT_WINDOWS),
         before.rate,
     )
@@ -106,6 +108,14 @@ def _packed(touched: Bytes) -> Bits:
     packed = np.packbits(touched, bitorder="little")
     bits.view(np.uint8)[0, : len(packed)] = packed
     return bits
+
+
+def _kept_samples(windows: tuple[NodeHits, ...], *, sampled: bool) -> tuple[NodeHits, ...]:
+    """Return the windows whose samples are kept, the newest first: beside bits as many as of these."""
+    if not sampled or len(windows) <= HISTORY_WINDOWS:
+        return windows[:HISTORY_WINDOWS]
+    samples = np.cumsum([len(one.pages) for one in windows])
+    return windows[: max(int(np.count_nonzero(samples <= SAMPLES_KEPT)), HISTORY_WINDOWS)]
 
 
 def _with_newest(newest: T | None, before: tuple[T, ...], most: int) -> tuple[T, ...]:

@@ -32,7 +32,11 @@ CHUNK_BIT_ROWS = 1 << 10
 
 HEAT_WINDOWS = 7
 HISTORY_WINDOWS = 4
-"""How long it is remembered who touched a page, whether it was written, and what was sampled."""
+"""How long it is remembered who touched a page, and whether it was written."""
+
+SAMPLED_WINDOWS, SAMPLES_KEPT = 68, 1 << 16
+"""How long samples of a source that sees some touches only are kept at most: so few tell little
+(remembered.py).  Beyond HISTORY_WINDOWS no more than so many of a range: 9 bytes each."""
 
 TEXT_WINDOWS = 16
 """Sights of code are few, and kept for longer: code stays code."""

@@ -51,13 +51,22 @@ def pooled(counts: Matrix, sizes: Floats, groups: Sequence[Indexes]) -> Matrix:
         return np.zeros_like(counts)
     apart = np.zeros(len(total), np.bool_)
     for _ in range(ROUNDS):
-        usual, shape = _usual(np.where(apart, 0.0, total), np.where(apart, 0.0, sizes), groups)
-        expected = usual * sizes
+        expected, shape = _expected(total, sizes, groups, apart)
         before, apart = apart, _is_apart(total, expected)
         if np.array_equal(before, apart):
             break
+    else:
+        expected, shape = _expected(total, sizes, groups, apart)
     rates = np.where(apart, total, expected * (shape + total) / (shape + expected))
     return rates[:, None] * _shares(counts, apart, groups)
+
+
+def _expected(
+    total: Floats, sizes: Floats, groups: Sequence[Indexes], apart: Bools
+) -> tuple[Floats, float]:
+    """Return how many samples of each block are usual by those that are not ``apart``, and the prior's shape."""
+    usual, shape = _usual(np.where(apart, 0.0, total), np.where(apart, 0.0, sizes), groups)
+    return usual * sizes, shape
 
 
 def _is_apart(total: Floats, expected: Floats) -> Bools:

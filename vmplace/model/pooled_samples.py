@@ -61,10 +61,8 @@ def pooled(counts: Matrix, sizes: Floats, groups: Sequence[Indexes]) -> Matrix:
     return rates[:, None] * _shares(counts, apart, groups)
 
 
-def _expected(
-    total: Floats, sizes: Floats, groups: Sequence[Indexes], apart: Bools
-) -> tuple[Floats, float]:
-    """Return how many samples of each block are usual by those that are not ``apart``, and the prior's shape."""
+def _expected(total: Floats, sizes: Floats, groups: Sequence[Indexes], apart: Bools) -> tuple[Floats, float]:
+    """Return how many samples of each block are usual by those that are not apart, and the prior's shape."""
     usual, shape = _usual(np.where(apart, 0.0, total), np.where(apart, 0.0, sizes), groups)
     return usual * sizes, shape
 

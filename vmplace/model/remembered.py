@@ -19,8 +19,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.model.pages import HISTORY_WINDOWS, SAMPLED_WINDOWS, GuestPages, RangePages
+from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.sampling.page_frames import block_offset
+from vmplace.sampling.sample import NodeHits
 from vmplace.topology.guest import HUGE_BYTES, PAGE_BYTES
 
 Keys = npt.NDArray[np.int64]
@@ -43,9 +44,9 @@ def as_remembered(guest: GuestPages) -> GuestPages:
 
 
 def best_length(keys: Keys, windows: int) -> int:
-    """Return how many of so many windows tell; ``keys``: those of all samples, the newest window is number 0."""
+    """Return how many of so many windows tell; ``keys``: of all samples, the newest window is number 0."""
     keys = np.sort(keys)
-    cells = np.count_nonzero(np.diff(keys // WINDOWS)) + 1
+    cells = int(np.count_nonzero(np.diff(keys // WINDOWS))) + 1
     before = np.searchsorted(np.sort(keys % WINDOWS), np.arange(WINDOWS))
     newest = keys[keys % WINDOWS < JUDGED]
     best, found = -np.inf, LENGTHS[0]
@@ -73,8 +74,10 @@ def _log_likelihood(newest: Keys, keys: Keys, before: Keys, length: int, cells: 
 def _keys(ranges: Sequence[RangePages]) -> Keys:
     keys = [np.zeros(0, np.int64)]
     for number, one in enumerate(ranges):
-        for window, hits in enumerate(one.counted):
-            block = (hits.pages + block_offset(one.ram)) // (HUGE_BYTES // PAGE_BYTES)
-            cell = (block * len(ranges) + number) * NODES + hits.rows
-            keys.append(cell * WINDOWS + window)
+        if not one.counted:
+            continue
+        hits = NodeHits.joined(one.counted)
+        window = np.repeat(np.arange(len(one.counted)), [len(part.pages) for part in one.counted])
+        block = (hits.pages + block_offset(one.ram)) // (HUGE_BYTES // PAGE_BYTES)
+        keys.append(((block * len(ranges) + number) * NODES + hits.rows) * WINDOWS + window)
     return np.concatenate(keys)

@@ -29,12 +29,11 @@ NEAR_BLOCKS = 16
 
 def _counts(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
     """Return how many samples there were in these windows, by entry and node [E, N]."""
-    counts = np.zeros((pages.entries, pages.nodes))
-    for hits in windows:
-        known = hits.rows < pages.nodes
-        places = hits.pages[known] * pages.nodes + hits.rows[known]
-        counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
-    return counts
+    hits = NodeHits.joined(windows)
+    known = hits.rows < pages.nodes
+    places = hits.pages[known] * pages.nodes + hits.rows[known]
+    counts = np.bincount(places, minlength=pages.entries * pages.nodes).astype(np.float64)
+    return counts.reshape(pages.entries, pages.nodes)
 
 
 def believed(pages: TouchedPages, windows: Sequence[NodeHits], units: Sequence[Indexes]) -> Matrix:

@@ -162,11 +162,17 @@ class _Part:
     def entries(self, some: Indexes) -> tuple[Indexes, Bools]:
         """Return the entries of pages, and which of the pages have one."""
         block, inside = np.divmod(some + self.offset, HUGE_PAGES)
+        first, step = self._first_and_step
+        there = first[block] >= 0
+        return (first[block] + step[block] * inside)[there], there
+
+    @cached_property
+    def _first_and_step(self) -> tuple[Indexes, Indexes]:
+        """Return the first entry of each block, -1 for none, and 1 where its pages have an entry each."""
         first, step = np.full(self.blocks, -1), np.zeros(self.blocks, np.int64)
         first[self.apart], step[self.apart] = np.arange(len(self.apart)) * HUGE_PAGES, 1
         first[self.whole] = len(self.apart) * HUGE_PAGES + np.arange(len(self.whole))
-        there = first[block] >= 0
-        return (first[block] + step[block] * inside)[there], there
+        return first, step
 
 
 def _history(pages: RangePages) -> tuple[Bools, Bools]:

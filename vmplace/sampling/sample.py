@@ -1,5 +1,6 @@
 """The result of a source: which pages of a guest were touched in one window."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +72,11 @@ class NodeHits:
 
     pages: Indexes
     rows: Indexes
+
+    @classmethod
+    def joined(cls, parts: Sequence["NodeHits"]) -> "NodeHits":
+        """Return all of them together; there must be some."""
+        return cls(np.concatenate([one.pages for one in parts]), np.concatenate([one.rows for one in parts]))
 
 
 @dataclass(frozen=True)

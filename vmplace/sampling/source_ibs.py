@@ -130,8 +130,7 @@ class IbsSource:
                     add_bits(words, touched, chunk.first)
 
         sample = self._walk.sample(guest, pagemap, ram, fill)
-        pages, rows = (np.concatenate([getattr(one, name) for one in hits]) for name in ("pages", "rows"))
-        return replace(sample, by_node=NodeBits(*bits), counted=NodeHits(pages, rows))
+        return replace(sample, by_node=NodeBits(*bits), counted=NodeHits.joined(hits))
 
     def _start(self) -> None:
         self._window = _Window(time.monotonic_ns(), 0, _migrated_pages(self._vmstat))

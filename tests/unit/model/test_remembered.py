@@ -30,7 +30,7 @@ def window(rates: np.ndarray, chance: np.random.Generator, *, sampled: bool = Tr
     hits = NodeHits(pages, row)
     sample = RangeSample(
         RAM,
-        planes.any(axis=0).astype(np.uint8),
+        np.asarray(planes.any(axis=0), np.uint8),
         NOTHING.view(np.int8),
         np.ones(BLOCKS, np.uint8),
         NodeBits(bits, np.zeros_like(bits)),

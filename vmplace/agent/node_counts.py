@@ -1,4 +1,4 @@
-"""Which nodes' vCPUs made a guest's accesses to memory, by counters, over as many windows as pages remember?
+"""Which nodes' vCPUs made a guest's accesses to memory lately, by counters, over HISTORY_WINDOWS?
 
 1. Events are of threads, so they tell nodes of vCPUs that may run on one node each.  Where one may run on
    several, nobody knows.

@@ -3,7 +3,8 @@
 Samples are few: of a hundred, a node that made a quarter of the accesses has 16 to 34.  A plan that follows
 them moves what all nodes share to and fro.  Counters of vCPU threads count all accesses, and of a vCPU that
 runs on one node they tell the node.  So each node's samples are weighed: in all it has the share that was
-counted, but for what it was sampled at in memory that is not asked for.
+counted, but for what it was sampled at in memory that is not asked for.  Samples may count for longer than
+that (remembered.py): they tell which pages a node uses, counters how much it does now.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -39,7 +40,7 @@ def as_counted(heat: Matrix, shares: Sequence[float] | Counts) -> None:
 def shares_of_some(shares: Sequence[float], ranges: Iterable[RangePages], some: Collection[int]) -> Counts:
     """Return the shares of nodes in the ranges at these addresses, where ``shares`` are of all ranges.
 
-    ``ranges``: with the samples of the time that was counted.
+    ``ranges``: with their samples; those of HISTORY_WINDOWS are of the time that was counted.
     """
     nodes = len(shares)
     inside, outside = np.zeros((2, nodes))

@@ -3,8 +3,9 @@
 1. Asked are entries (touched_pages.py): small pages, huge pages, and blocks of small pages that are alike.
 2. Heat is accesses expected within ``HORIZON_S``, the time that the rate of a page remembers: from the rate
    where bits are read several times a window, else from the windows in which each node touched it.  Where a
-   source samples accesses it comes from these, each entry's own as far as chance explains no more
-   (credibility.py).  Where there are bits and samples, both tell which nodes share an entry.
+   source samples accesses it comes from these, of as many windows as tell of now (remembered.py), each
+   entry's own as far as chance explains no more (credibility.py).  Where there are bits and samples, both
+   tell which nodes share an entry.
 3. Few windows show how nodes share a page, or that they do.  Where the pages around it differ no more than
    chance explains, it counts as shared as they are: else plans would follow chance, and pages that all
    nodes use alike would move in each window.
@@ -18,7 +19,7 @@ A source that sees no nodes gives no evidence (None): a plan that cannot know be
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -27,12 +28,13 @@ import numpy.typing as npt
 
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
-from vmplace.model.remembered import as_remembered
+from vmplace.model.remembered import Memory, memories_of
 from vmplace.model.sampled_entries import believed, sample_units, shared_as_sampled
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.model.use_fused import block_heat, fused_written
-from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
+from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
+from vmplace.sampling.sample import NodeHits
 from vmplace.topology.guest import Movability
 
 HORIZON_S = 6.0
@@ -86,13 +88,13 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
     ``window_s``: how long windows last whose length is not known.
     ``most``: about so many small pages are looked at one by one, None: all that differ.
     """
-    guest = as_remembered(guest)
+    memories = memories_of(guest.ranges)
     found: dict[int, Entries] = {}
     lengths_s = guest.lengths_s or (window_s,) * HISTORY_WINDOWS
     # The small ranges first: what they leave is the others'.
     for rest, one in enumerate(sorted(guest.ranges, key=lambda one: one.ram.npages)):
         share = None if most is None else max(most, 0) // (len(guest.ranges) - rest)
-        part = _of_range(one, lengths_s, share)
+        part = _of_range(one, lengths_s, share, memories.get(one.ram.hva, Memory()))
         if part is not None:
             found[one.ram.hva] = part
             most = None if most is None else most - part.pages[0].edge
@@ -109,24 +111,29 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
     )
 
 
-def _of_range(one: RangePages, lengths_s: tuple[float, ...], most: int | None) -> Entries | None:
+def _of_range(
+    one: RangePages, lengths_s: tuple[float, ...], most: int | None, memory: Memory
+) -> Entries | None:
     if one.ram.movability is not Movability.MOVABLE or one.history < MIN_WINDOWS:
         return None
-    pages = touched_pages(one, most)
+    pages = touched_pages(replace(one, counted=one.counted[: memory.windows]), most)
     if pages is None:
         return None
     sizes = pages.sizes.astype(np.float64)
     by_samples = pages.counted and pages.sampled
     watched_s = max(_watched_s(lengths_s, pages.windows), SHORTEST_S)
     units = sample_units(pages) if by_samples else None
-    heat = _heat_of_bits(pages, sizes, watched_s) if units is None else _sampled_heat(pages, lengths_s, units)
+    if units is None:
+        heat = _heat_of_bits(pages, sizes, watched_s)
+    else:
+        heat = _sampled_heat(pages, lengths_s, units, memory.changed)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
     if not pages.sampled:
         heat = _credited(pages, heat, watched_s)
     if pages.counted and not pages.sampled:
         heat = shared_as_sampled(pages, heat)
-    written = _written_by_samples(pages, heat) if pages.sampled else fused_written(pages)
+    written = _written_by_samples(pages, one.stored) if pages.sampled else fused_written(pages)
     # Copies are of blocks that lie on one node as a whole.
     written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.whole[pages.coarse - pages.edge]]]
     node = pages.node_index.copy()
@@ -271,16 +278,29 @@ def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
     return weighed
 
 
-def _sampled_heat(pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequence[Indexes]) -> Matrix:
-    """Return what counted samples imply, in samples per horizon."""
-    counted_s = max(_watched_s(lengths_s, len(pages.counted)), SHORTEST_S)
-    return believed(pages, pages.counted, units) * (HORIZON_S / counted_s)
+def _sampled_heat(
+    pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequence[Indexes], changed: Indexes
+) -> Matrix:
+    """Return what samples imply, in samples per horizon; of blocks that ``changed`` the newest alone."""
+    heat = _samples_expected(pages, lengths_s, units, pages.counted)
+    if len(changed):
+        some = pages.of_block(np.isin(pages.blocks, changed))
+        heat[some] = _samples_expected(pages, lengths_s, units, pages.counted[: Memory().windows])[some]
+    return heat
 
 
-def _written_by_samples(pages: TouchedPages, heat: Matrix) -> Bools:
+def _samples_expected(
+    pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequence[Indexes], windows: Sequence[NodeHits]
+) -> Matrix:
+    counted_s = max(_watched_s(lengths_s, len(windows)), SHORTEST_S)
+    return believed(pages, windows, units) * (HORIZON_S / counted_s)
+
+
+def _written_by_samples(pages: TouchedPages, stored: Bytes | None) -> Bools:
     """Return which entries count as written: seen to be, or in a block of which one entry in 20 was.
 
-    Of a block without samples those of the 32 MiB around it tell, and all of the range.
+    Of a block without samples those of the 32 MiB around it tell, and all of the range; so does a store that
+    is older, but within the windows whose samples count.  ``stored``: as in RangePages.
     """
     wrote, touched = (pages.wrote > 0) | pages.all_written, pages.seen > 0
     by_block = [pages.by_block(one / pages.sizes) for one in (touched, wrote)]
@@ -288,7 +308,8 @@ def _written_by_samples(pages: TouchedPages, heat: Matrix) -> Bools:
     near = pages.blocks // NEAR_BLOCKS
     around = _one_in_20(*(np.bincount(near, one) for one in by_block))[near]
     anywhere = _one_in_20(*(one.sum(keepdims=True) for one in by_block))
-    written: Bools = wrote | pages.of_block(is_written | (by_block[0] == 0) & (around | anywhere))
+    older = np.bool_(False) if stored is None else stored[pages.blocks] < len(pages.counted)
+    written: Bools = wrote | pages.of_block(is_written | (by_block[0] == 0) & (around | anywhere | older))
     return written
 
 

@@ -10,6 +10,8 @@ from vmplace.model.page_rates import ObservedRange, begun_touch_rates, gone_on
 from vmplace.model.pages import (
     HEAT_WINDOWS,
     HISTORY_WINDOWS,
+    KEPT_A_BLOCK,
+    SAMPLED_S,
     SAMPLED_WINDOWS,
     SAMPLES_KEPT,
     TEXT_WINDOWS,
@@ -20,10 +22,12 @@ from vmplace.model.pages import (
 from vmplace.sampling.block_rows import BlockRows, rows_of_bits, rows_of_pages
 from vmplace.sampling.frame_nodes import UNKNOWN
 from vmplace.sampling.page_arrays import Bits, Bytes
-from vmplace.sampling.sample import NodeHits, RangeSample, SampleBatch
+from vmplace.sampling.sample import RangeSample, SampleBatch
 from vmplace.topology.guest import RamRange
 
 T = TypeVar("T")
+NEVER = 255
+"""So many windows, or more."""
 
 
 def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
@@ -37,10 +41,24 @@ def absorbed(before: GuestPages | None, batch: SampleBatch) -> GuestPages:
     known = {(p.ram.hva, p.ram.npages): p for p in before.ranges} if before else {}
     sampled = batch.coverage.sampled
     ranges = [_absorbed_range(known.get((s.ram.hva, s.ram.npages)), s, sampled) for s in batch.ranges]
-    reported = _with_rates(ranges, batch)
     lengths_s = (batch.ended_ns - batch.started_ns) / 1e9, *(before.lengths_s if before else ())
+    ended_ns = batch.ended_ns, *(before.ended_ns if before else ())
+    kept = _kept_windows(ranges, ended_ns) if sampled else HISTORY_WINDOWS
+    ranges = [replace(one, counted=one.counted[:kept]) for one in ranges]
     windows = (before.windows if before else 0) + 1
-    return GuestPages(batch.guest, batch.nids, windows, reported, lengths_s[:SAMPLED_WINDOWS])
+    reported, most = _with_rates(ranges, batch), SAMPLED_WINDOWS
+    return GuestPages(batch.guest, batch.nids, windows, reported, lengths_s[:most], ended_ns[:most])
+
+
+def _kept_windows(ranges: Sequence[RangePages], ended_ns: tuple[int, ...]) -> int:
+    """Return of how many windows samples are kept: of all ranges alike, lest one seems to have begun late."""
+    young = sum(one >= ended_ns[0] - SAMPLED_S * 1e9 for one in ended_ns[:SAMPLED_WINDOWS])
+    most = max(SAMPLES_KEPT, KEPT_A_BLOCK * sum(one.blocks for one in ranges))
+    samples = np.zeros(SAMPLED_WINDOWS + 1, np.int64)
+    for one in ranges:
+        samples[: len(one.counted)] += [len(hits.pages) for hits in one.counted]
+    few = int(np.count_nonzero(np.cumsum(samples) <= most))
+    return max(min(young, few), HISTORY_WINDOWS)
 
 
 def _with_rates(ranges: Sequence[RangePages], batch: SampleBatch) -> tuple[RangePages, ...]:
@@ -71,10 +89,18 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
         (newest, *older)[:HEAT_WINDOWS],
         history,
         sampled,
-        _kept_samples(_with_newest(sample.counted, before.counted, SAMPLED_WINDOWS), sampled=sampled),
+        _with_newest(sample.counted, before.counted, SAMPLED_WINDOWS),
         _with_newest(sample.text, before.text, TEXT_WINDOWS),
         before.rate,
+        _stored(before, newest) if sampled else None,
     )
+
+
+def _stored(before: RangePages, newest: SeenWindow) -> Bytes:
+    """Return how many windows ago a store was sampled in each block."""
+    ages = np.full(before.blocks, NEVER, np.uint8) if before.stored is None else before.stored
+    wrote = newest.written.is_used if newest.written else np.zeros(before.blocks, np.bool_)
+    return np.where(wrote, 0, np.minimum(ages, NEVER - 1) + (ages < NEVER)).astype(np.uint8)
 
 
 def places_of(sample: RangeSample) -> BlockRows:
@@ -108,14 +134,6 @@ def _packed(touched: Bytes) -> Bits:
     packed = np.packbits(touched, bitorder="little")
     bits.view(np.uint8)[0, : len(packed)] = packed
     return bits
-
-
-def _kept_samples(windows: tuple[NodeHits, ...], *, sampled: bool) -> tuple[NodeHits, ...]:
-    """Return the windows whose samples are kept, the newest first: beside bits as many as of these."""
-    if not sampled or len(windows) <= HISTORY_WINDOWS:
-        return windows[:HISTORY_WINDOWS]
-    samples = np.cumsum([len(one.pages) for one in windows])
-    return windows[: max(int(np.count_nonzero(samples <= SAMPLES_KEPT)), HISTORY_WINDOWS)]
 
 
 def _with_newest(newest: T | None, before: tuple[T, ...], most: int) -> tuple[T, ...]:

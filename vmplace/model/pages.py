@@ -34,9 +34,10 @@ HEAT_WINDOWS = 7
 HISTORY_WINDOWS = 4
 """How long it is remembered who touched a page, and whether it was written."""
 
-SAMPLED_WINDOWS, SAMPLES_KEPT = 68, 1 << 16
-"""How long samples of a source that sees some touches only are kept at most: so few tell little
-(remembered.py).  Beyond HISTORY_WINDOWS no more than so many of a range: 9 bytes each."""
+SAMPLED_WINDOWS, SAMPLED_S = 68, 120.0
+"""So many windows, and seconds, samples are kept where nothing else tells (remembered.py)."""
+SAMPLES_KEPT, KEPT_A_BLOCK = 1 << 16, 4
+"""Beyond HISTORY_WINDOWS no more than so many of a guest, or for each of its blocks; 16 bytes each."""
 
 TEXT_WINDOWS = 16
 """Sights of code are few, and kept for longer: code stays code."""
@@ -104,6 +105,7 @@ class RangePages:
     ``sampled``: the source sees some touches only.  ``counted`` and ``text``, as in ``RangeSample``, of the
     last windows, newest first; empty where no source tells.  ``rate``: codes (page_rates.py), a plane for
     each node; None until bits were read several times in a window.
+    ``stored``: how many windows ago a store was sampled in each block, 255: longer, where samples alone tell.
     ``settled``: index of a node whose pages are no units: blocks that lie there as a whole are not looked at.
     """
 
@@ -116,6 +118,7 @@ class RangePages:
     counted: tuple[NodeHits, ...] = ()
     text: tuple[Indexes, ...] = ()
     rate: BlockRows | None = None
+    stored: Bytes | None = None
     settled: int = UNKNOWN
 
     @property
@@ -129,7 +132,7 @@ class RangePages:
         rows = [self.nodes, *(one.accessed for one in self.seen), self.rate]
         rows += [one.written for one in self.seen]
         sparse = [*(hits.pages for hits in self.counted), *(hits.rows for hits in self.counted), *self.text]
-        return self.huge.nbytes + sum(one.nbytes for one in (*rows, *sparse) if one is not None)
+        return self.huge.nbytes + sum(one.nbytes for one in (*rows, *sparse, self.stored) if one is not None)
 
     @property
     def present(self) -> int:
@@ -243,7 +246,8 @@ class RangePages:
 class GuestPages:
     """Page statistics of one guest after ``windows`` windows; node indexes are those of ``nids``.
 
-    ``lengths_s``: how long the last windows were, newest first; empty where that is not known.
+    ``lengths_s``: how long the last windows were, newest first, and ``ended_ns``: when they ended, by the
+    source's clock; empty where that is not known.
     """
 
     guest: str
@@ -251,6 +255,7 @@ class GuestPages:
     windows: int
     ranges: tuple[RangePages, ...]
     lengths_s: tuple[float, ...] = ()
+    ended_ns: tuple[int, ...] = ()
 
     def pages_by_node(self, *, hot_only: bool = False) -> dict[int, int]:
         """Return the number of 4 KiB pages on each node, only those of the last window if ``hot_only``."""

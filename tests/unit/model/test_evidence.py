@@ -283,7 +283,7 @@ def test_a_guest_without_samples_has_no_heat_and_no_trouble(last: int) -> None:
 def test_small_pages_of_blocks_that_were_hardly_sampled_are_as_those_around() -> None:
     """Four blocks of small pages that two nodes use alike; of one, there is no sample."""
     chance, blocks, batches = np.random.default_rng(2), 4, []
-    for _ in range(8):
+    for _ in range(4):
         one = huge_window(blocks, np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
         hits = NodeHits(chance.integers(0, 3 * BLOCK, 30), chance.integers(0, 2, 30))
         apart = np.tile([0, 1], blocks * BLOCK // 2).astype(np.int8)

@@ -131,7 +131,7 @@ def test_half_of_the_windows_count_where_the_other_half_is_of_something_else() -
 
 
 def test_many_samples_are_not_kept_for_long() -> None:
-    """Of one block, so that few are told apart."""
+    """Of one block, as if all were alike."""
     dense = known([used(0, 0, rate=SAMPLES_KEPT / 10)] * 20)
     assert 8 <= len(dense.ranges[0].counted) <= 10
     denser = known([used(0, 0, rate=SAMPLES_KEPT / 2)] * 6)

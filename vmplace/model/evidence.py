@@ -88,13 +88,14 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
     ``window_s``: how long windows last whose length is not known.
     ``most``: about so many small pages are looked at one by one, None: all that differ.
     """
-    memories = memories_of(guest.ranges)
-    found: dict[int, Entries] = {}
     lengths_s = guest.lengths_s or (window_s,) * HISTORY_WINDOWS
+    memories = memories_of(guest.ranges)
+    pace = _pace(guest, lengths_s, max((one.windows for one in memories.values()), default=0))
+    found: dict[int, Entries] = {}
     # The small ranges first: what they leave is the others'.
     for rest, one in enumerate(sorted(guest.ranges, key=lambda one: one.ram.npages)):
         share = None if most is None else max(most, 0) // (len(guest.ranges) - rest)
-        part = _of_range(one, lengths_s, share, memories.get(one.ram.hva, Memory()))
+        part = _of_range(one, lengths_s, share, memories.get(one.ram.hva, Memory()), pace)
         if part is not None:
             found[one.ram.hva] = part
             most = None if most is None else most - part.pages[0].edge
@@ -112,7 +113,7 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
 
 
 def _of_range(
-    one: RangePages, lengths_s: tuple[float, ...], most: int | None, memory: Memory
+    one: RangePages, lengths_s: tuple[float, ...], most: int | None, memory: Memory, pace: float
 ) -> Entries | None:
     if one.ram.movability is not Movability.MOVABLE or one.history < MIN_WINDOWS:
         return None
@@ -126,7 +127,7 @@ def _of_range(
     if units is None:
         heat = _heat_of_bits(pages, sizes, watched_s)
     else:
-        heat = _sampled_heat(pages, lengths_s, units, memory.changed)
+        heat = _sampled_heat(pages, lengths_s, units, memory.changed, pace)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
     if not pages.sampled:
@@ -278,11 +279,24 @@ def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
     return weighed
 
 
+def _pace(guest: GuestPages, lengths_s: tuple[float, ...], windows: int) -> float:
+    """Return how many samples a second the newest windows have, as a share of those of so many windows."""
+    windows = min(windows, max((len(one.counted) for one in guest.ranges), default=0))
+    newest, whole = (
+        sum(len(hits.pages) for one in guest.ranges for hits in one.counted[:some])
+        / max(_watched_s(lengths_s, some), SHORTEST_S)
+        for some in (Memory().windows, max(windows, 1))
+    )
+    return newest / whole if whole else 1.0
+
+
 def _sampled_heat(
-    pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequence[Indexes], changed: Indexes
+    pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequence[Indexes], changed: Indexes, pace: float
 ) -> Matrix:
     """Return what samples imply, in samples per horizon; of blocks that ``changed`` the newest alone."""
-    heat = _samples_expected(pages, lengths_s, units, pages.counted)
+    if len(pages.counted) <= Memory().windows:
+        pace = 1.0
+    heat = _samples_expected(pages, lengths_s, units, pages.counted) * pace
     if len(changed):
         some = pages.of_block(np.isin(pages.blocks, changed))
         heat[some] = _samples_expected(pages, lengths_s, units, pages.counted[: Memory().windows])[some]
@@ -309,7 +323,7 @@ def _written_by_samples(pages: TouchedPages, stored: Bytes | None) -> Bools:
     around = _one_in_20(*(np.bincount(near, one) for one in by_block))[near]
     anywhere = _one_in_20(*(one.sum(keepdims=True) for one in by_block))
     older = np.bool_(False) if stored is None else stored[pages.blocks] < len(pages.counted)
-    written: Bools = wrote | pages.of_block(is_written | (by_block[0] == 0) & (around | anywhere | older))
+    written: Bools = wrote | pages.of_block(is_written | older | (by_block[0] == 0) & (around | anywhere))
     return written
 
 

@@ -56,7 +56,7 @@ def _kept_windows(ranges: Sequence[RangePages], ended_ns: tuple[int, ...]) -> in
     most = max(SAMPLES_KEPT, KEPT_A_BLOCK * sum(one.blocks for one in ranges))
     samples = np.zeros(SAMPLED_WINDOWS + 1, np.int64)
     for one in ranges:
-        samples[: len(one.counted)] += [len(hits.pages) for hits in one.counted]
+        samples[: len(one.counted)] += np.array([len(hits.pages) for hits in one.counted], np.int64)
     few = int(np.count_nonzero(np.cumsum(samples) <= most))
     return max(min(young, few), HISTORY_WINDOWS)
 
@@ -97,10 +97,10 @@ def _absorbed_range(before: RangePages | None, sample: RangeSample, sampled: boo
 
 
 def _stored(before: RangePages, newest: SeenWindow) -> Bytes:
-    """Return how many windows ago a store was sampled in each block."""
+    """Return how many windows ago a store was sampled in each block; where nobody tells, none was."""
     ages = np.full(before.blocks, NEVER, np.uint8) if before.stored is None else before.stored
     wrote = newest.written.is_used if newest.written else np.zeros(before.blocks, np.bool_)
-    return np.where(wrote, 0, np.minimum(ages, NEVER - 1) + (ages < NEVER)).astype(np.uint8)
+    return np.where(wrote, 0, np.minimum(ages, NEVER - 1) + 1).astype(np.uint8)
 
 
 def places_of(sample: RangeSample) -> BlockRows:

@@ -38,13 +38,15 @@ UNSEEN = (0.5, 2.0, 8.0, 32.0, 128.0)
 best with a length."""
 BETTER = 2.0
 """Seven times as likely, in natural logarithms: by less nothing shorter is better."""
+MOST = 1 << 15
+"""Of more samples some are looked at: that is 30 ms and 32 MiB."""
 WINDOWS, NODES = 128, 1024
 """Above all numbers of windows and of nodes."""
 UNLIKE = 4.0
 """Of a block that changed, the logarithm of a likelihood ratio is so much at least, and 1 more for each node
 but the first: chance alone exceeds it in one block of 70."""
 EDGES = np.unique([*LENGTHS, *(at + 1 + length for at in range(JUDGED) for length in (-1, 0, *LENGTHS))])
-"""Numbers of windows before which samples are counted."""
+"""So many samples are counted as windows with lower numbers have."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Samples:
         """Return all of them together."""
         names = "block", "node", "window"
         return cls(*(np.concatenate([getattr(one, name) for one in parts]) for name in names))
+
+    def thinned(self) -> "Samples":
+        """Return each n-th, so that there are MOST at most."""
+        step = max(-(-len(self.block) // MOST), 1)
+        return Samples(self.block[::step], self.node[::step], self.window[::step])
 
 
 @dataclass(frozen=True)
@@ -94,10 +101,10 @@ def _samples(one: RangePages, begin: int) -> Samples:
 
 
 def best_memory(samples: Samples) -> Memory:
-    """Return what predicts the newest samples best; where there are none, nothing is known to go on."""
+    """Return what predicts the newest samples best; the fewest windows where there are none."""
     if not (samples.window < JUDGED).any():
         return Memory()
-    past = _Past.of(samples)
+    past = _Past.of(samples.thinned())
     likely = [past.likely(length) for length in LENGTHS]
     gains = [likely[0].by_block - one.by_block - BETTER for one in likely]
     scores = [one.total + float(gain[gain > 0].sum()) for one, gain in zip(likely, gains, strict=True)]
@@ -107,7 +114,7 @@ def best_memory(samples: Samples) -> Memory:
 
 @dataclass(frozen=True)
 class _Likelihood:
-    """Logarithms: of all the newest samples, and of each block's, there or elsewhere [B]."""
+    """Logarithms: of the newest samples, and for each block [B] of which of them are its own."""
 
     total: float
     by_block: Floats

@@ -16,7 +16,7 @@ from vmplace.model.pages import (
     SAMPLES_KEPT,
     GuestPages,
 )
-from vmplace.model.remembered import LENGTHS, Memory, Samples, _Past, best_memory, memories_of
+from vmplace.model.remembered import LENGTHS, MOST, Memory, Samples, _Past, best_memory, memories_of
 from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import Movability, RamRange
 
@@ -243,3 +243,46 @@ def test_nodes_tell_where_blocks_do_not() -> None:
     block = np.arange(64)
     windows = [Samples(block, block * 0 + int(at < 4), block * 0 + at) for at in range(60)]
     assert best_memory(Samples.joined(windows)).windows == LENGTHS[0]
+
+
+def test_a_block_that_changed_is_as_hot_as_others_if_all_got_hotter() -> None:
+    """One block in 16 changes its node, and the guest does five times as much."""
+    some, before = np.arange(3, BLOCKS, 16), np.zeros((BLOCKS, NODES))
+    before[np.arange(BLOCKS), np.arange(BLOCKS) % 4] = RATE
+    after = 5 * before
+    after[some] = np.roll(after[some], 1, axis=1)
+    heat = evidence(known([*[before] * 60, *[after] * 6])).heat.sum(axis=1)
+    assert heat.sum() == pytest.approx(6 * after.sum(), rel=0.1)
+    assert heat[some].mean() == pytest.approx(np.delete(heat, some).mean(), rel=0.3)
+
+
+def test_a_store_counts_though_a_block_was_read_since() -> None:
+    """A third of a sample a window, half of these stores."""
+    chance, pages, wrong = np.random.default_rng(SEED), None, 0
+    for at in range(60):
+        one, both = window(used(0, *range(1, BLOCKS)), chance), window(used(0, 0), chance, writes=0.5)
+        pages = absorbed(pages, replace(one, ranges=(_joined(one.ranges[0], both.ranges[0]),)))
+        wrong += at > 30 and not evidence(pages).written[0]
+    assert wrong <= 2
+
+
+def test_a_source_that_counts_no_accesses_is_left_as_it_is() -> None:
+    """As a file of perf is."""
+    pages = None
+    for _ in range(6):
+        one = window(used(0), np.random.default_rng(SEED))
+        pages = absorbed(pages, replace(one, ranges=(replace(one.ranges[0], counted=None),)))
+    assert pages and pages.ranges[0].counted == () and entries_of(pages, 1.0) is not None
+
+
+def test_a_block_in_which_nobody_stored_stays_so() -> None:
+    pages = known([used(0)] * 600)
+    stored = pages.ranges[0].stored
+    assert stored is not None and (stored == 255).all()
+
+
+def test_of_many_samples_some_are_looked_at() -> None:
+    block = np.arange(1 << 17) % 4096
+    samples = Samples(block, block % 4, np.sort(np.arange(1 << 17) % 60))
+    assert len(samples.thinned().block) <= MOST < len(block)
+    assert best_memory(samples).windows >= 32

@@ -90,12 +90,12 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
     """
     lengths_s = guest.lengths_s or (window_s,) * HISTORY_WINDOWS
     memories = memories_of(guest.ranges)
-    pace = _pace(guest, lengths_s, max((one.windows for one in memories.values()), default=0))
+    rate_now = _rate_now(guest, lengths_s, max((one.windows for one in memories.values()), default=0))
     found: dict[int, Entries] = {}
     # The small ranges first: what they leave is the others'.
     for rest, one in enumerate(sorted(guest.ranges, key=lambda one: one.ram.npages)):
         share = None if most is None else max(most, 0) // (len(guest.ranges) - rest)
-        part = _of_range(one, lengths_s, share, memories.get(one.ram.hva, Memory()), pace)
+        part = _of_range(one, lengths_s, share, memories.get(one.ram.hva, Memory()), rate_now)
         if part is not None:
             found[one.ram.hva] = part
             most = None if most is None else most - part.pages[0].edge
@@ -113,7 +113,7 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
 
 
 def _of_range(
-    one: RangePages, lengths_s: tuple[float, ...], most: int | None, memory: Memory, pace: float
+    one: RangePages, lengths_s: tuple[float, ...], most: int | None, memory: Memory, rate_now: float
 ) -> Entries | None:
     if one.ram.movability is not Movability.MOVABLE or one.history < MIN_WINDOWS:
         return None
@@ -127,7 +127,7 @@ def _of_range(
     if units is None:
         heat = _heat_of_bits(pages, sizes, watched_s)
     else:
-        heat = _sampled_heat(pages, lengths_s, units, memory.changed, pace)
+        heat = _sampled_heat(pages, lengths_s, units, memory.changed, rate_now)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
     if not pages.sampled:
@@ -279,7 +279,7 @@ def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
     return weighed
 
 
-def _pace(guest: GuestPages, lengths_s: tuple[float, ...], windows: int) -> float:
+def _rate_now(guest: GuestPages, lengths_s: tuple[float, ...], windows: int) -> float:
     """Return how many samples a second the newest windows have, as a share of those of so many windows."""
     windows = min(windows, max((len(one.counted) for one in guest.ranges), default=0))
     newest, whole = (
@@ -291,12 +291,16 @@ def _pace(guest: GuestPages, lengths_s: tuple[float, ...], windows: int) -> floa
 
 
 def _sampled_heat(
-    pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequence[Indexes], changed: Indexes, pace: float
+    pages: TouchedPages,
+    lengths_s: tuple[float, ...],
+    units: Sequence[Indexes],
+    changed: Indexes,
+    rate_now: float,
 ) -> Matrix:
     """Return what samples imply, in samples per horizon; of blocks that ``changed`` the newest alone."""
     if len(pages.counted) <= Memory().windows:
-        pace = 1.0
-    heat = _samples_expected(pages, lengths_s, units, pages.counted) * pace
+        rate_now = 1.0
+    heat = _samples_expected(pages, lengths_s, units, pages.counted) * rate_now
     if len(changed):
         some = pages.of_block(np.isin(pages.blocks, changed))
         heat[some] = _samples_expected(pages, lengths_s, units, pages.counted[: Memory().windows])[some]

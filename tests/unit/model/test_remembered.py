@@ -286,3 +286,11 @@ def test_of_many_samples_some_are_looked_at() -> None:
     samples = Samples(block, block % 4, np.sort(np.arange(1 << 17) % 60))
     assert len(samples.thinned().block) <= MOST < len(block)
     assert best_memory(samples).windows >= 32
+
+
+def test_of_many_samples_that_are_all_old_the_fewest_windows_count() -> None:
+    """Those that are looked at have none of the newest."""
+    window = np.full(1 << 17, 20)
+    window[1:4] = 0
+    block = np.arange(1 << 17) % 4096
+    assert best_memory(Samples(block, block * 0, window)).windows == LENGTHS[0]

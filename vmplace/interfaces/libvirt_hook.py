@@ -2,6 +2,7 @@
 """:"
 /usr/bin/python3 -IS "$0" "$@" || cat >/dev/null
 exit 0
+: <<'# The end.'
 
 libvirt's hook: /etc/libvirt/hooks/qemu.d/vmplace GUEST OPERATION SUB EXTRA, at each change of a domain.
 
@@ -11,8 +12,9 @@ operation one datagram goes to the agent, if it listens.  The hook must not call
 exits 0: at any other code libvirt ends the operation, at ``reconnect`` even the running guest.
 
 A file that stands alone: Python's standard library from 3.7 on, and of that only what loads in a moment.
-The shell reads the lines before "exit 0" alone, Python none of them: so the code is 0 even where Python is
-missing, or too old.
+The shell runs the lines before "exit 0" alone, Python none of them: so the code is 0 even where Python is
+missing, or too old.  To the shell the rest is a here-document: who checks a script's syntax, as Debian's
+tools do, finds it well.
 """
 
 from __future__ import annotations
@@ -220,3 +222,4 @@ if __name__ == "__main__":
         pass
     finally:
         os._exit(0)
+# The end.

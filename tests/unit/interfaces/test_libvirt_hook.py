@@ -188,6 +188,13 @@ def test_the_hook_is_for_older_python_too():
     assert all(isinstance(one, str) for one in annotations.values())
 
 
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_shells_find_nothing_amiss_in_all_of_the_file(shell: str):
+    """Debian's lintian refuses a package whose shell scripts do not pass."""
+    done = subprocess.run([shell, "-n", HOOK], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
 def test_the_agent_hears_of_each_operation(tmp_path: Path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
         agent.bind(str(tmp_path / "s"))

@@ -18,7 +18,6 @@
 A source that sees no nodes gives no evidence (None): a plan that cannot know better leaves pages alone.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -29,12 +28,11 @@ import numpy.typing as npt
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.model.remembered import Memory, memories_of
-from vmplace.model.sampled_entries import believed, sample_units, shared_as_sampled
+from vmplace.model.sampled_entries import SampleUnits, believed, sample_units, shared_as_sampled
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.model.use_fused import block_heat, fused_written
 from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
-from vmplace.sampling.sample import NodeHits
 from vmplace.topology.guest import Movability
 
 HORIZON_S = 6.0
@@ -144,13 +142,13 @@ def _of_range(
     return Entries((pages,), heat, recent, written, node, sizes)
 
 
-def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float, units: Sequence[Indexes] | None) -> Matrix:
+def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float, units: SampleUnits | None) -> Matrix:
     """Return the accesses [E, N] of the newest window alone: it had no part in what was moved before it.
 
     Of a page that its usual nodes did not touch this time, all are of those that did.
     """
     if units is not None:
-        return believed(pages, pages.counted[:1], units)
+        return believed(pages, pages.counted.newest(1), units)
     newest = np.unpackbits(pages.newest, axis=1, count=len(heat)).T.astype(np.float64)
     recent: Matrix = heat * newest
     by_row = np.ones(pages.nodes)
@@ -293,25 +291,26 @@ def _rate_now(guest: GuestPages, lengths_s: tuple[float, ...], windows: int) -> 
 def _sampled_heat(
     pages: TouchedPages,
     lengths_s: tuple[float, ...],
-    units: Sequence[Indexes],
+    units: SampleUnits,
     changed: Indexes,
     rate_now: float,
 ) -> Matrix:
     """Return what samples imply, in samples per horizon; of blocks that ``changed`` the newest alone."""
     if len(pages.counted) <= Memory().windows:
         rate_now = 1.0
-    heat = _samples_expected(pages, lengths_s, units, pages.counted) * rate_now
+    heat = _samples_expected(pages, lengths_s, units, len(pages.counted)) * rate_now
     if len(changed):
         some = pages.of_block(np.isin(pages.blocks, changed))
-        heat[some] = _samples_expected(pages, lengths_s, units, pages.counted[: Memory().windows])[some]
+        heat[some] = _samples_expected(pages, lengths_s, units, Memory().windows)[some]
     return heat
 
 
 def _samples_expected(
-    pages: TouchedPages, lengths_s: tuple[float, ...], units: Sequence[Indexes], windows: Sequence[NodeHits]
+    pages: TouchedPages, lengths_s: tuple[float, ...], units: SampleUnits, windows: int
 ) -> Matrix:
-    counted_s = max(_watched_s(lengths_s, len(windows)), SHORTEST_S)
-    return believed(pages, windows, units) * (HORIZON_S / counted_s)
+    windows = min(windows, len(pages.counted))
+    counted_s = max(_watched_s(lengths_s, windows), SHORTEST_S)
+    return believed(pages, pages.counted.newest(windows), units) * (HORIZON_S / counted_s)
 
 
 def _written_by_samples(pages: TouchedPages, stored: Bytes | None) -> Bools:

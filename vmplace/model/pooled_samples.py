@@ -58,7 +58,11 @@ def pooled(counts: Matrix, sizes: Floats, groups: Sequence[Indexes]) -> Matrix:
     else:
         expected, shape = _expected(total, sizes, groups, apart)
     rates = np.where(apart, total, expected * (shape + total) / (shape + expected))
-    return rates[:, None] * _shares(counts, apart, groups)
+    found, users = np.zeros_like(counts), np.flatnonzero(counts.any(axis=0))
+    # Who was never sampled has no share.
+    shares = _shares(counts[:, users], apart, groups) if len(users) > 1 else 1.0
+    found[:, users] = rates[:, None] * shares
+    return found
 
 
 def _expected(total: Floats, sizes: Floats, groups: Sequence[Indexes], apart: Bools) -> tuple[Floats, float]:
@@ -84,9 +88,21 @@ def by_group(group: Indexes, values: Floats, count: int = 0) -> Floats:
     ``count``: of groups, if more than the blocks show.
     """
     if values.ndim > 1:
-        return np.stack([by_group(group, one, count) for one in values.T], axis=1)
+        columns = values.shape[1]
+        cells = (group[:, None] * columns + np.arange(columns)).ravel()
+        count = max(count, int(group.max(initial=-1)) + 1)
+        return by_group(cells, values.ravel(), count * columns).reshape(-1, columns)
     sums: Floats = np.bincount(group, values, count).astype(np.float64, copy=False)
     return sums
+
+
+def numbered(keys: Indexes) -> Indexes:
+    """Return the number of each key among those that there are, ascending."""
+    least = int(keys.min(initial=0))
+    there = np.zeros(int(keys.max(initial=-1)) + 1 - least, np.bool_)
+    there[keys - least] = True
+    numbers: Indexes = (np.cumsum(there) - 1)[keys - least]
+    return numbers
 
 
 def _usual(total: Floats, sizes: Floats, groups: Sequence[Indexes]) -> tuple[Floats, float]:

@@ -7,13 +7,13 @@ Beside bits, samples tell what bits cannot: all nodes may touch a huge page in e
 thousand times as often as the others.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from vmplace.model.credibility import credible
 from vmplace.model.metrics import Matrix
-from vmplace.model.pooled_samples import by_group, pooled, row_totals
+from vmplace.model.pooled_samples import Floats, by_group, numbered, pooled, row_totals
 from vmplace.model.touched_pages import TouchedPages
 from vmplace.sampling.page_arrays import Indexes
 from vmplace.sampling.sample import NodeHits
@@ -27,35 +27,48 @@ NEAR_BLOCKS = 16
 """32 MiB: blocks that are taken to be more alike than those of a guest."""
 
 
-def _counts(pages: TouchedPages, windows: Sequence[NodeHits]) -> Matrix:
-    """Return how many samples there were in these windows, by entry and node [E, N]."""
-    hits = NodeHits.joined(windows)
-    known = hits.rows < pages.nodes
-    places = hits.pages[known] * pages.nodes + hits.rows[known]
-    counts = np.bincount(places, minlength=pages.entries * pages.nodes).astype(np.float64)
-    return counts.reshape(pages.entries, pages.nodes)
+@dataclass(frozen=True)
+class SampleUnits:
+    """What tells of each of E entries: those of some pages around it, ``inner[E]``, and of its ``block[E]``.
+
+    Of each of U blocks, or parts of one that lie elsewhere: ``entries[U]``, how many it has, of ``sizes[U]``
+    pages in all, the ``near[U]`` 32 MiB that it is in, and the ``place[U]`` where it lies.
+    """
+
+    inner: Indexes
+    block: Indexes
+    entries: Indexes
+    sizes: Floats
+    near: Indexes
+    place: Indexes
 
 
-def believed(pages: TouchedPages, windows: Sequence[NodeHits], units: Sequence[Indexes]) -> Matrix:
-    """Return what the samples of these windows imply: each entry's own as far as chance explains no more."""
-    counts, block = _counts(pages, windows), units[-1]
-    sums, sizes = by_group(block, counts), by_group(block, pages.sizes.astype(np.float64))
-    near, place = _around(pages, block)
+def _counts(hits: NodeHits, unit: Indexes, units: int, nodes: int) -> Matrix:
+    """Return how many samples there were, by the ``unit`` of each entry and by node [U, N]."""
+    known = hits.rows < nodes
+    places = unit[hits.pages[known]] * nodes + hits.rows[known]
+    return np.bincount(places, minlength=units * nodes).astype(np.float64).reshape(units, nodes)
+
+
+def _counts_of_entries(pages: TouchedPages, hits: NodeHits) -> Matrix:
+    """Return how many samples there were, by entry and node [E, N]."""
+    return _counts(hits, np.arange(pages.entries), pages.entries, pages.nodes)
+
+
+def believed(pages: TouchedPages, hits: NodeHits, units: SampleUnits) -> Matrix:
+    """Return what these samples imply: each entry's own as far as chance explains no more."""
+    sums = _counts(hits, units.block, len(units.entries), pages.nodes)
     # Where nothing was sampled in all of 32 MiB, nothing is known; what is absent tells nothing.
-    some = ((by_group(near, row_totals(sums)) > 0)[near] & (place > 0)).nonzero()[0]
-    near, place = near[some], place[some]
-    groups = _numbered(near * (pages.nodes + 1) + place), place, np.zeros_like(place)
+    some = ((by_group(units.near, row_totals(sums)) > 0)[units.near] & (units.place > 0)).nonzero()[0]
+    near, place = units.near[some], units.place[some]
+    groups = numbered(near * (pages.nodes + 1) + place), place, np.zeros_like(place)
     estimate = np.zeros_like(sums)
-    estimate[some] = pooled(sums[some], sizes[some], groups) / np.bincount(block)[some, None]
+    estimate[some] = pooled(sums[some], units.sizes[some], groups) / units.entries[some, None]
     # Of blocks that are an entry each, none has pages that could differ.
-    return credible(counts, counts, units, estimate) if pages.edge else estimate[block]
-
-
-def _around(pages: TouchedPages, block: Indexes) -> tuple[Indexes, Indexes]:
-    """Return, for each block, the number of the 32 MiB that it is in, and where it lies."""
-    first = np.unique(block, return_index=True)[1]
-    near = pages.blocks[pages.block_of(first)] // NEAR_BLOCKS
-    return near, pages.node_index[first].astype(np.intp) + 1
+    if not pages.edge:
+        return estimate[units.block]
+    counts = _counts_of_entries(pages, hits)
+    return credible(counts, counts, [units.inner, units.block], estimate)
 
 
 def shared_as_sampled(pages: TouchedPages, heat: Matrix) -> Matrix:
@@ -64,7 +77,7 @@ def shared_as_sampled(pages: TouchedPages, heat: Matrix) -> Matrix:
     Example: bits say that two nodes use an entry alike.  Of 96 samples three quarters are the first one's, so
     it has (16 + 72) / (32 + 96) of the entry: 0.69.
     """
-    counts = _counts(pages, pages.counted)
+    counts = _counts_of_entries(pages, pages.counted.hits)
     total, taken = heat.sum(axis=1, keepdims=True), counts.sum(axis=1, keepdims=True)
     some = np.flatnonzero((total[:, 0] > 0) & (taken[:, 0] > 0))
     total, taken = total[some], taken[some]
@@ -72,16 +85,18 @@ def shared_as_sampled(pages: TouchedPages, heat: Matrix) -> Matrix:
     return heat
 
 
-def sample_units(pages: TouchedPages) -> list[Indexes]:
-    """Return the numbers of the units that tell of each entry: of a few pages around it, and of its block."""
+def sample_units(pages: TouchedPages) -> SampleUnits:
+    """Return what tells of each entry."""
     every = np.arange(pages.entries)
     block, near = pages.block_of(every), every // NEAR_PAGES
     place = pages.node_index.astype(np.intp) + 1
-    within = _numbered(block * (pages.nodes + 1) + place)
-    inner = _numbered((near * len(pages.blocks) + block) * (pages.nodes + 1) + place)
-    return [inner, within]
-
-
-def _numbered(keys: Indexes) -> Indexes:
-    numbers: Indexes = np.unique(keys, return_inverse=True)[1]
-    return numbers
+    within = numbered(block * (pages.nodes + 1) + place)
+    inner = within
+    if pages.edge:
+        keys = (near * len(pages.blocks) + block) * (pages.nodes + 1) + place
+        inner = np.unique(keys, return_inverse=True)[1]
+    entries = np.bincount(within)
+    first = np.zeros(len(entries), np.intp)
+    first[within[::-1]] = every[::-1]
+    sizes = by_group(within, pages.sizes.astype(np.float64))
+    return SampleUnits(inner, within, entries, sizes, pages.blocks[block[first]] // NEAR_BLOCKS, place[first])

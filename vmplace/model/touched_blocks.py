@@ -14,7 +14,7 @@ import numpy as np
 from vmplace import native
 from vmplace.model.coarse_blocks import coarse_blocks, coarse_codes, most_on
 from vmplace.model.pages import RangePages, SeenWindow
-from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
+from vmplace.model.touched_pages import HUGE_PAGES, CountedWindows, TouchedPages
 from vmplace.sampling.block_rows import BIT_ROW, BITS, BlockRows, numbers, used_and_uneven
 from vmplace.sampling.page_arrays import Bools, Bytes, Indexes
 from vmplace.sampling.page_frames import block_offset
@@ -53,7 +53,7 @@ def touched_pages(pages: RangePages, most: int | None = None) -> TouchedPages | 
         wrote,
         any(window.written is None for window in windows),
         pages.sampled,
-        tuple(part.hits(hits) for hits in pages.counted),
+        part.counted(pages.counted),
         tuple(part.entries(some)[0] for some in pages.text),
         codes,
         part.coarse_entries,
@@ -87,7 +87,7 @@ class _Part:
         touched, differ = _history(pages)
         nodes: list[int] = np.flatnonzero(touched.any(axis=1)).tolist()
         used: Bools = np.logical_or(touched.any(axis=0), pages.sampled)
-        for some in (*(hits.pages for hits in pages.counted), *pages.text):
+        for some in (_joined(pages.counted).pages, *pages.text):
             used[(some + offset) // HUGE_PAGES] = True
         inside, huge = np.ones(blocks, np.bool_), pages.huge[:blocks] != 0
         inside[:1] &= not offset
@@ -154,10 +154,13 @@ class _Part:
         nodes = len(rate.value) // self.blocks
         return np.stack([self.bytes_of(rate, node) for node in range(nodes)])
 
-    def hits(self, hits: NodeHits) -> NodeHits:
+    def counted(self, windows: Sequence[NodeHits]) -> CountedWindows:
         """Return the counted accesses by entry."""
+        hits = _joined(windows)
         entries, there = self.entries(hits.pages)
-        return NodeHits(entries, hits.rows[there])
+        ends = np.cumsum([0, *(len(one.pages) for one in windows)])
+        before = np.concatenate([[0], np.cumsum(there)])
+        return CountedWindows(NodeHits(entries, hits.rows[there]), before[ends])
 
     def entries(self, some: Indexes) -> tuple[Indexes, Bools]:
         """Return the entries of pages, and which of the pages have one."""
@@ -173,6 +176,11 @@ class _Part:
         first[self.apart], step[self.apart] = np.arange(len(self.apart)) * HUGE_PAGES, 1
         first[self.whole] = len(self.apart) * HUGE_PAGES + np.arange(len(self.whole))
         return first, step
+
+
+def _joined(windows: Sequence[NodeHits]) -> NodeHits:
+    nothing = np.zeros(0, np.intp)
+    return NodeHits.joined(windows) if windows else NodeHits(nothing, nothing)
 
 
 def _history(pages: RangePages) -> tuple[Bools, Bools]:

@@ -36,6 +36,23 @@ HUGE_PAGES = HUGE_BYTES // PAGE_BYTES
 
 
 @dataclass(frozen=True)
+class CountedWindows:
+    """Counted accesses of windows, newest first: of so many of the newest they are the first ``ends[n]``."""
+
+    hits: NodeHits
+    ends: Indexes
+
+    def __len__(self) -> int:
+        """Return how many windows there are."""
+        return len(self.ends) - 1
+
+    def newest(self, windows: int) -> NodeHits:
+        """Return what was counted in so many of the newest windows, at most."""
+        count = int(self.ends[min(windows, len(self))])
+        return NodeHits(self.hits.pages[:count], self.hits.rows[:count])
+
+
+@dataclass(frozen=True)
 class TouchedPages:
     """What was seen of a range in the last ``windows``: E entries in B blocks, N nodes.
 
@@ -64,7 +81,7 @@ class TouchedPages:
     wrote: Bytes
     all_written: bool
     sampled: bool
-    counted: tuple[NodeHits, ...]
+    counted: CountedWindows
     text: tuple[Indexes, ...]
     codes: Bytes | None
     coarse: Indexes

@@ -66,13 +66,14 @@ def some_range(seed: int, offset: int, npages: int) -> Declared:
         history.append(NodeBits(packed(touched[:, of_whole]), packed(written[:, of_whole])))
     rates = chance.integers(0, 200, (NODES, npages)).astype(np.uint8)
     seen = np.flatnonzero(used[block])
-    counted = NodeHits(chance.choice(seen, 300), chance.integers(0, NODES, 300)) if len(seen) else None
+    sizes = (300, 0, 40) if len(seen) and seed % 2 else ()
+    counted = tuple(NodeHits(chance.choice(seen, size), chance.integers(0, NODES, size)) for size in sizes)
     ram = RamRange(HVA + offset * 4096, npages, None, 4096, Movability.MOVABLE, "")
     heat = chance.integers(0, 255, npages).astype(np.uint8)[of_whole]
     nodes = chance.integers(-1, NODES, blocks)[block].astype(np.int8)
     pages = replace(
         with_history(known_pages(ram, heat, nodes, huge.astype(np.uint8)), *history),
-        counted=(counted,) if counted and seed % 2 else (),
+        counted=counted,
         text=(np.sort(chance.choice(npages, 5)),) if seed % 3 == 0 else (),
         rate=rate_codes(rates[:, of_whole], ram) if seed % 5 < 3 else None,
     )
@@ -163,9 +164,12 @@ def test_what_is_known_of_a_page_goes_with_its_address(declared: Declared) -> No
     assert (touches[:, page] == some.touches[:, entry]).all()
     # Nothing that was touched is left out.
     assert touches.sum() == (some.touches * some.sizes).sum()
-    for counted, kept in zip(pages.counted, some.counted, strict=True):
-        block = (counted.pages * 4096 + pages.ram.hva) >> 21
-        assert (some.hva_of(kept.pages) >> 21 == block).all() and (kept.rows == counted.rows).all()
+    assert len(some.counted) == len(pages.counted)
+    for windows in range(len(pages.counted) + 2):
+        kept, newest = some.counted.newest(windows), pages.counted[:windows]
+        rows = [row for one in newest for row in one.rows.tolist()]
+        block = [(page * 4096 + pages.ram.hva) >> 21 for one in newest for page in one.pages.tolist()]
+        assert (some.hva_of(kept.pages) >> 21).tolist() == block and kept.rows.tolist() == rows
 
 
 def test_a_huge_page_is_one_entry_and_counts_as_all_its_pages() -> None:

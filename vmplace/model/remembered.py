@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmplace.model.pages import HISTORY_WINDOWS, RangePages
+from vmplace.model.pooled_samples import numbered
 from vmplace.sampling.page_arrays import Bools, Indexes
 from vmplace.sampling.page_frames import block_offset
 from vmplace.sampling.sample import NodeHits
@@ -33,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 JUDGED = HISTORY_WINDOWS
 """So many of the newest windows are predicted."""
 LENGTHS = (4, 8, 16, 32, 64)
-UNSEEN = (0.5, 2.0, 8.0, 32.0, 128.0)
+UNSEEN = np.array([0.5, 2.0, 8.0, 32.0, 128.0])
 """For so many samples each block counts besides, and in each the guest's usual nodes: of these, what predicts
 best with a length."""
 BETTER = 2.0
@@ -47,6 +48,11 @@ UNLIKE = 4.0
 but the first: chance alone exceeds it in one or two blocks of 100."""
 EDGES = np.unique([*LENGTHS, *(at + 1 + length for at in range(JUDGED) for length in (-1, 0, *LENGTHS))])
 """So many samples are counted as windows with lower numbers have."""
+
+
+FIRST = np.searchsorted(EDGES, np.arange(JUDGED) + 1)
+UNTIL = np.searchsorted(EDGES, np.add.outer(LENGTHS, np.arange(JUDGED) + 1))
+"""Of each window that is predicted those before it are of EDGES FIRST[window] to UNTIL[length, window]."""
 
 
 @dataclass(frozen=True)
@@ -106,34 +112,27 @@ def best_memory(samples: Samples) -> Memory:
     if not (samples.window < JUDGED).any():
         return Memory()
     past = _Past.of(samples)
-    likely = [past.likely(length) for length in LENGTHS]
-    gains = [likely[0].by_block - one.by_block - BETTER for one in likely]
-    scores = [one.total + float(gain[gain > 0].sum()) for one, gain in zip(likely, gains, strict=True)]
-    best = max(at for at, score in enumerate(scores) if score >= max(scores) - BETTER)
-    return Memory(LENGTHS[best], past.blocks[(gains[best] > 0) | past.is_unlike(LENGTHS[best])])
-
-
-@dataclass(frozen=True)
-class _Likelihood:
-    """Logarithms: of the newest samples, and for each block [B] of which of them are its own."""
-
-    total: float
-    by_block: Floats
+    total, by_block = past.likely()
+    gains = by_block[0] - by_block - BETTER
+    scores = total + np.maximum(gains, 0.0).sum(axis=1)
+    best = int(np.flatnonzero(scores >= scores.max() - BETTER)[-1])
+    return Memory(LENGTHS[best], past.blocks[(gains[best] > 0) | past.is_unlike(best)])
 
 
 @dataclass(frozen=True)
 class _Past:
-    """The samples of B ``blocks``.
+    """The samples of B ``blocks``, and of N nodes.
 
-    ``keys``: block, node and window of each sample, sorted.  ``newest``: those that are predicted, ``block``
-    and ``node`` the numbers of theirs.  ``blocks_before[B, E]``, ``nodes_before[N, E]``: how many samples
-    each has in windows below each of EDGES.
+    ``keys``: block, node and window of each sample, sorted.  ``newest[S]``: those that are predicted;
+    ``block``, ``node`` and ``window``: theirs.  ``blocks_before[E, B]``, ``nodes_before[E, N]``: how many
+    samples each has in windows below each of EDGES.
     """
 
     keys: Indexes
     newest: Indexes
     block: Indexes
     node: Indexes
+    window: Indexes
     blocks: Indexes
     blocks_before: Floats
     nodes_before: Floats
@@ -142,54 +141,68 @@ class _Past:
     def of(cls, samples: Samples) -> "_Past":
         """Return what is known before each window."""
         keys = np.sort((samples.block * NODES + samples.node) * WINDOWS + samples.window)
-        blocks, block = np.unique(keys // (NODES * WINDOWS), return_inverse=True)
-        node = np.unique(keys // WINDOWS % NODES, return_inverse=True)[1]
-        before = [_before(some, keys % WINDOWS) for some in (block, node)]
-        is_new = keys % WINDOWS < JUDGED
-        return cls(keys, keys[is_new], block[is_new], node[is_new], blocks, *before)
+        blocks, block = _numbered(keys // (NODES * WINDOWS))
+        node, window = numbered(keys // WINDOWS % NODES), keys % WINDOWS
+        before = [_before(EDGES, some, window) for some in (block, node)]
+        is_new = window < JUDGED
+        return cls(keys, keys[is_new], block[is_new], node[is_new], window[is_new], blocks, *before)
 
-    def likely(self, length: int) -> _Likelihood:
-        """Return how likely the newest samples are by those of so many windows before each of them."""
-        window = self.newest % WINDOWS
-        seen = _between(self.blocks_before, length)
-        every = seen.sum(axis=0)
-        here = seen[self.block, window]
-        chances = [np.log((here + one) / (every + one * len(seen))[window]) for one in UNSEEN]
-        best = int(np.argmax([chance.sum() for chance in chances]))
-        of_nodes = self._of_nodes(length, here, window)
-        total = float(chances[best].sum() + of_nodes.sum())
-        there = (seen + UNSEEN[best]) / (every + UNSEEN[best] * len(seen))
-        mine = np.diff(self.blocks_before[:, : JUDGED + 1], axis=1)
-        elsewhere = (mine.sum(axis=0) - mine) * np.log(np.maximum(1.0 - there, 1e-9))
-        by_block = np.bincount(self.block, chances[best] + of_nodes, len(seen)) + elsewhere.sum(axis=1)
-        return _Likelihood(total, by_block)
+    def likely(self) -> tuple[Floats, Floats]:
+        """Return how likely the newest samples are by each of LENGTHS [L], and a block's part in that [L, B].
 
-    def _of_nodes(self, length: int, here: Floats, window: Indexes) -> Floats:
-        """Return how likely each newest sample's node is, by those of its block ``here`` and of the guest."""
-        until = np.searchsorted(self.keys, self.newest + 1 + length)
-        seen = until - np.searchsorted(self.keys, self.newest + 1)
-        nodes = _between(self.nodes_before, length) + 1.0
-        usual = (nodes / nodes.sum(axis=0))[self.node, window]
-        chances = [np.log((seen + one * usual) / (here + one)) for one in UNSEEN]
-        return max(chances, key=lambda chance: float(chance.sum()))
+        Logarithms.  Of a block: of its samples, less how many it is to have by its share; so the sum over
+        blocks is that of all but for how many samples there are.
+        """
+        every, size = _between(self.blocks_before.sum(axis=1)), len(self.blocks)
+        seen = self.blocks_before[UNTIL[:, self.window], self.block]
+        seen -= self.blocks_before[FIRST[self.window], self.block]
+        pseudo = UNSEEN[:, None, None]
+        chances = np.log((seen + pseudo) / (every[:, self.window] + pseudo * size))
+        best = chances.sum(axis=2).argmax(axis=0)
+        mine = chances[best, np.arange(len(LENGTHS))] + self._of_nodes(seen)
+        by_block = np.stack([np.bincount(self.block, one, size) for one in mine])
+        return mine.sum(axis=1), by_block - self._expected(every, UNSEEN[best, None])
 
-    def is_unlike(self, length: int) -> Bools:
-        """Return of which blocks the newer samples of so many windows are other than the older ones."""
-        cell = np.unique(self.keys // WINDOWS)
-        before = _before(np.searchsorted(cell, self.keys // WINDOWS), self.keys % WINDOWS)
-        block = np.searchsorted(self.blocks, cell // NODES)
-        bound = UNLIKE + np.bincount(block) - 1
-        found = np.zeros(len(bound), np.bool_)
-        whole = before[:, np.searchsorted(EDGES, length)]
-        for shorter in LENGTHS:
-            if shorter < length:
-                newer = before[:, np.searchsorted(EDGES, shorter)]
-                ratio = _log_ratio(newer, whole, float(newer.sum() / whole.sum()))
-                found |= np.bincount(block, ratio) > bound
+    def _of_nodes(self, seen: Floats) -> Floats:
+        """Return how likely the newest samples' nodes are [L, S], by those of blocks and of the guest.
+
+        ``seen[L, S]``: the samples of each one's block.
+        """
+        until = np.searchsorted(self.keys, self.newest + 1 + np.array(LENGTHS)[:, None])
+        mine = until - np.searchsorted(self.keys, self.newest + 1)
+        nodes = _between(self.nodes_before) + 1.0
+        usual = (nodes / nodes.sum(axis=2, keepdims=True))[:, self.window, self.node]
+        pseudo = UNSEEN[:, None, None]
+        chances = np.log((mine + pseudo * usual) / (seen + pseudo))
+        best = chances.sum(axis=2).argmax(axis=0)
+        found: Floats = chances[best, np.arange(len(LENGTHS))]
         return found
 
+    def _expected(self, every: Floats, unseen: Floats) -> Floats:
+        """Return of how many of the newest samples each block's share is [L, B]."""
+        newest = np.bincount(self.window, minlength=JUDGED)
+        weight = newest / (every + unseen * len(self.blocks))
+        of_edge = np.zeros((len(LENGTHS), len(EDGES)))
+        for at in range(JUDGED):
+            of_edge[np.arange(len(LENGTHS)), UNTIL[:, at]] += weight[:, at]
+            of_edge[:, FIRST[at]] -= weight[:, at]
+        expected: Floats = of_edge @ self.blocks_before + (weight * unseen).sum(axis=1, keepdims=True)
+        return expected
 
-def _log_ratio(newer: Floats, whole: Floats, share: float) -> Floats:
+    def is_unlike(self, best: int) -> Bools:
+        """Return of which blocks the newer samples of LENGTHS[best] windows are other than the older ones."""
+        cells, cell = _numbered(self.keys // WINDOWS)
+        before = _before(np.array(LENGTHS), cell, self.keys % WINDOWS)
+        newer, whole = before[:best], before[best]
+        block = _begins(cells // NODES).nonzero()[0]
+        bound = UNLIKE + np.diff(block, append=len(cells)) - 1
+        ratio = _log_ratio(newer, whole, newer.sum(axis=1, keepdims=True) / whole.sum())
+        most = np.add.reduceat(ratio, block, axis=1).max(axis=0, initial=0.0)
+        unlike: Bools = most > bound
+        return unlike
+
+
+def _log_ratio(newer: Floats, whole: Floats, share: Floats) -> Floats:
     """Return how much likelier counts are if the newer ones are no ``share`` of the whole (logarithm)."""
     older, due = whole - newer, whole * share
     tiny = 1e-300
@@ -198,17 +211,25 @@ def _log_ratio(newer: Floats, whole: Floats, share: float) -> Floats:
     return ratio
 
 
-def _before(some: Indexes, window: Indexes) -> Floats:
-    """Return how many samples each of these numbers has in windows below each of EDGES."""
-    size = len(EDGES) + 1
-    place = some * size + np.searchsorted(EDGES, window, side="right")
-    count = np.bincount(place, minlength=(int(some.max()) + 1) * size).reshape(-1, size)
-    return np.cumsum(count, axis=1, dtype=np.float64)[:, :-1]
+def _begins(ascending: Indexes) -> Bools:
+    """Return which of these are the first of their value."""
+    return np.append(True, ascending[1:] != ascending[:-1])
 
 
-def _between(before: Floats, length: int) -> Floats:
-    """Return how many samples there are in so many windows before each of those that are predicted."""
-    at = np.arange(JUDGED)
-    first, until = (np.searchsorted(EDGES, at + 1 + more) for more in (0, length))
-    found: Floats = before[:, until] - before[:, first]
+def _numbered(ascending: Indexes) -> tuple[Indexes, Indexes]:
+    """Return the values that there are, and the number of each one's among these."""
+    begins = _begins(ascending)
+    return ascending[begins], np.cumsum(begins) - 1
+
+
+def _before(edges: Indexes, some: Indexes, window: Indexes) -> Floats:
+    """Return how many samples each of these numbers has in windows below each of the edges."""
+    below, size = np.searchsorted(edges, np.arange(WINDOWS), side="right"), int(some.max()) + 1
+    count = np.bincount(below[window] * size + some, minlength=(len(edges) + 1) * size).reshape(-1, size)
+    return np.cumsum(count[:-1], axis=0, dtype=np.float64)
+
+
+def _between(before: Floats) -> Floats:
+    """Return how many samples there are in each of LENGTHS windows before each that is predicted."""
+    found: Floats = before[UNTIL] - before[FIRST]
     return found

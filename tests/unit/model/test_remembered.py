@@ -16,7 +16,7 @@ from vmplace.model.pages import (
     SAMPLES_KEPT,
     GuestPages,
 )
-from vmplace.model.remembered import LENGTHS, MOST, Memory, Samples, _Past, best_memory, memories_of
+from vmplace.model.remembered import LENGTHS, MOST, Memory, Samples, best_memory, memories_of
 from vmplace.sampling.sample import NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage
 from vmplace.topology.guest import Movability, RamRange
 
@@ -192,24 +192,6 @@ def _joined(one: RangeSample, other: RangeSample) -> RangeSample:
     bits = NodeBits(accessed, one.by_node.written | other.by_node.written)
     anybody = np.maximum(one.accessed, other.accessed)
     return replace(one, accessed=anybody, by_node=bits, counted=NodeHits.joined([one.counted, other.counted]))
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-def test_likelihoods_are_those_of_counts_window_by_window(length: int) -> None:
-    """Of whole guests, where a block's nodes are always the same: then blocks alone tell."""
-    chance = np.random.default_rng(length)
-    windows = [chance.integers(0, 6, 20) for _ in range(50)]
-    samples = [Samples(one, one * 0, one * 0 + at) for at, one in enumerate(windows)]
-    kinds = len(np.unique(np.concatenate(windows)))
-    by_hand = []
-    for unseen in (0.5, 2.0, 8.0, 32.0, 128.0):
-        total = 0.0
-        for at in range(4):
-            before = np.concatenate(windows[at + 1 : at + 1 + length])
-            for block in windows[at]:
-                total += np.log((np.count_nonzero(before == block) + unseen) / (len(before) + unseen * kinds))
-        by_hand.append(total)
-    assert _Past.of(Samples.joined(samples)).likely(length).total == pytest.approx(max(by_hand))
 
 
 @pytest.mark.parametrize(("since", "found"), [(4, 0.6), (12, 0.75)])

@@ -50,6 +50,7 @@ UNSEEN = {
     "vmplace-fleet: Pressure of the whole fleet",
     "vmplace: Cycles per instruction since the last move",
     "vmplace: DRAM accesses by node",
+    "vmplace: Local access ratio by guest, by counters",
     "vmplace: Stalls on other nodes' memory",
 }
 """Panels that stay empty in the emulated host: its CPUs count neither cycles nor DRAM accesses."""

@@ -14,7 +14,9 @@ touches one GiB; controls: every page of it (``auto_s_of_all_touched``: more tha
 most of its blocks are placed as a whole), and every one of its huge pages (``auto_s_of_huge_touched``).
 ``auto_s_of_many``: of N guests that have a TiB together, a tenth of it random small pages; every tenth
 guest spans four nodes, the others run on one each. ``auto_s_of_floating``: of as many that all span them and
-whose vCPUs float; ``_most``: the longest plan, which compares layouts of these. Figures in MiB are what each
+whose vCPUs float; ``_most``: the longest plan, which compares layouts of these.  ``auto_s_of_sampled``: of
+as many of huge pages of which only 25 sampled accesses each a window are known (IBS), for as long as samples
+count.  Figures in MiB are what each
 adds to the process at its peak, numpy's arrays included.
 """
 
@@ -23,7 +25,7 @@ import os
 import sys
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +37,7 @@ import numpy.typing as npt
 
 import vmplace.simulate
 from bench.record import Figures, Part, add_record_options, measure
+from bench.sampled_guests import sampled_guest
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
@@ -123,19 +126,28 @@ def layout_seconds(guests: int) -> float:
 def of_auto(gib: int, touched_gib: int, *, huge: bool = False) -> tuple[float, float]:
     """Return CPU seconds and MiB of a plan for a guest: four nodes share half of what it touches."""
     pages = spanning_range(gib * GIB_PAGES, touched_gib * GIB_PAGES, huge=huge)
-    return of_plans(host_of_four(64 << 30), (view_of("g", pages, (0, 1, 2, 3)),))
+    return of_plans(host_of_four(64 << 30), (view_of("g", known_of(pages), (0, 1, 2, 3)),))
 
 
 def of_many(guests: int) -> tuple[float, float]:
     """Return CPU seconds and MiB of a plan for so many guests with a TiB together."""
     npages = 1024 * GIB_PAGES // guests
-    one_node = [random_range(npages, npages // 10, (nid,)) for nid in range(4)]
-    spanning = random_range(npages, npages // 10, (0, 1, 2, 3))
+    return of_plans_for(guests, lambda nodes: known_of(random_range(npages, npages // 10, nodes)))
+
+
+def of_sampled(guests: int) -> tuple[float, float]:
+    """Return CPU seconds and MiB of a plan for so many guests with a TiB together, by samples alone."""
+    npages = 1024 * GIB_PAGES // guests // 512 * 512
+    return of_plans_for(guests, lambda nodes: sampled_guest(npages, nodes, len(nodes) + nodes[0]))
+
+
+def of_plans_for(guests: int, known: Callable[[tuple[int, ...]], GuestPages]) -> tuple[float, float]:
+    """Return what plans take: every tenth guest spans four nodes, the others run on one each."""
+    every = [*((nid,) for nid in range(4)), (0, 1, 2, 3)]
+    pages = {nodes: known(nodes) for nodes in every}
+    of_guest = [every[4 if number % 10 == 0 else number % 4] for number in range(guests)]
     views = tuple(
-        view_of(f"g{number}", spanning, (0, 1, 2, 3))
-        if number % 10 == 0
-        else view_of(f"g{number}", one_node[number % 4], (number % 4,) * 4)
-        for number in range(guests)
+        view_of(f"g{number}", pages[nodes], (nodes * 4)[:4]) for number, nodes in enumerate(of_guest)
     )
     return of_plans(host_of_four(512 << 30), views)
 
@@ -143,7 +155,8 @@ def of_many(guests: int) -> tuple[float, float]:
 def of_floating(guests: int) -> Figures:
     """Return what plans take where the same guests' vCPUs float, and there are cores for all of them."""
     npages = 1024 * GIB_PAGES // guests
-    pages, host = random_range(npages, npages // 10, (0, 1, 2, 3)), host_of_four(512 << 30, guests)
+    pages = known_of(random_range(npages, npages // 10, (0, 1, 2, 3)))
+    host = host_of_four(512 << 30, guests)
     every = tuple(range(4 * guests))
     policy, took = AutoPolicy(), []
     for look in range(1, FLOATING_LOOKS):
@@ -172,11 +185,15 @@ def host_of_four(memory_bytes: int, cpus: int = 1) -> HostTopology:
     return HostTopology(nodes, distances, bandwidths={(nid, nid): 10**10 for nid in range(4)})
 
 
-def view_of(name: str, pages: RangePages, vcpu_nids: tuple[int, ...]) -> GuestView:
+def known_of(pages: RangePages) -> GuestPages:
+    """Return what is known of a guest with this memory."""
+    return GuestPages("g", (0, 1, 2, 3), 4, (pages,))
+
+
+def view_of(name: str, known: GuestPages, vcpu_nids: tuple[int, ...]) -> GuestView:
     """Return a busy guest with a vCPU on each of these nodes."""
     vcpus = tuple(Vcpu(number, number, (nid,), None) for number, nid in enumerate(vcpu_nids))
-    topology = GuestTopology(name, 1, 1, "kvm", vcpus, (pages.ram,))
-    known = GuestPages(name, (0, 1, 2, 3), 4, (pages,))
+    topology = GuestTopology(name, 1, 1, "kvm", vcpus, tuple(one.ram for one in known.ranges))
     return GuestView(topology, known, dram_per_us=50.0, cpus=4.0, lar=0.75)
 
 
@@ -249,6 +266,12 @@ def by_many(guests: int) -> Figures:
     return {"guests": guests, "auto_s_of_many": took_s, "auto_mib_of_many": peak_mib}
 
 
+def by_sampled(guests: int) -> Figures:
+    """Return what a plan takes for a host of many guests that are sampled."""
+    took_s, peak_mib = of_sampled(guests)
+    return {"guests": guests, "auto_s_of_sampled": took_s, "auto_mib_of_sampled": peak_mib}
+
+
 def of_large_guest() -> Iterator[Figures]:
     """Yield what a plan takes for a large guest that touches a GiB, all, and all in huge pages."""
     for name, touched, huge in (("gib", 1, False), ("all", LARGE_GIB, False), ("huge", LARGE_GIB, True)):
@@ -267,6 +290,7 @@ def main() -> int:
         "control": partial(measured, options.guests // 10),
         "by_gib": by_gib,
         "many": partial(by_many, options.guests),
+        "sampled": partial(by_sampled, options.guests),
         "floating": partial(of_floating, options.guests),
         "large_guest": of_large_guest,
     }

@@ -20,31 +20,26 @@ A source that sees no nodes gives no evidence (None): a plan that cannot know be
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from vmplace.model.heat_horizon import HORIZON_S, SHORTEST_S, watched_s
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.model.remembered import Memory, memories_of
 from vmplace.model.sampled_entries import SampleUnits, believed, sample_units, shared_as_sampled
+from vmplace.model.sampled_heat import newest_rate, sampled_heat, written_by_samples
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.model.use_fused import block_heat, fused_written
-from vmplace.sampling.page_arrays import Bools, Bytes, Indexes, NodeIndexes
+from vmplace.sampling.page_arrays import Bools, Indexes, NodeIndexes
 from vmplace.topology.guest import Movability
 
-HORIZON_S = 6.0
-"""What was seen lately is expected once more: a mean life of 8.7 s of accesses that fade (ln 2: 6 s)."""
-SHORTEST_S = 1e-6
-"""Windows may be called as short as nothing; rates are to stay numbers."""
 MIN_WINDOWS = 2
 """Fewer say nothing: what was touched once, nobody knows to be touched again."""
 NEAR_BLOCKS = 16
 """32 MiB: huge pages that tell of each other."""
-TELLING = 20
-"""Of so many entries that were sampled, one write is to be expected where pages are written now and then."""
 PRIVATE_AT_FIRST = 4.0
 """So many pages of a block are taken to be private at first: one that is shared proves little."""
 CHUNK_UNITS = 32
@@ -88,7 +83,7 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
     """
     lengths_s = guest.lengths_s or (window_s,) * HISTORY_WINDOWS
     memories = memories_of(guest.ranges)
-    rate_now = _rate_now(guest, lengths_s, max((one.windows for one in memories.values()), default=0))
+    rate_now = newest_rate(guest, lengths_s, max((one.windows for one in memories.values()), default=0))
     found: dict[int, Entries] = {}
     # The small ranges first: what they leave is the others'.
     for rest, one in enumerate(sorted(guest.ranges, key=lambda one: one.ram.npages)):
@@ -120,19 +115,19 @@ def _of_range(
         return None
     sizes = pages.sizes.astype(np.float64)
     by_samples = pages.counted and pages.sampled
-    watched_s = max(_watched_s(lengths_s, pages.windows), SHORTEST_S)
+    seen_s = max(watched_s(lengths_s, pages.windows), SHORTEST_S)
     units = sample_units(pages) if by_samples else None
     if units is None:
-        heat = _heat_of_bits(pages, sizes, watched_s)
+        heat = _heat_of_bits(pages, sizes, seen_s)
     else:
-        heat = _sampled_heat(pages, lengths_s, units, memory.changed, rate_now)
+        heat = sampled_heat(pages, lengths_s, units, memory.changed, rate_now)
     if pages.counted and not pages.sampled:
         heat = _weighed(pages, heat)
     if not pages.sampled:
-        heat = _credited(pages, heat, watched_s)
+        heat = _credited(pages, heat, seen_s)
     if pages.counted and not pages.sampled:
         heat = shared_as_sampled(pages, heat)
-    written = _written_by_samples(pages, one.stored) if pages.sampled else fused_written(pages)
+    written = written_by_samples(pages, one.stored) if pages.sampled else fused_written(pages)
     # Copies are of blocks that lie on one node as a whole.
     written[pages.coarse] |= one.nodes.is_mixed[pages.blocks[pages.whole[pages.coarse - pages.edge]]]
     node = pages.node_index.copy()
@@ -159,12 +154,6 @@ def _of_newest(pages: TouchedPages, heat: Matrix, window_s: float, units: Sample
         recent[others] = users * (total[others] / np.maximum(users @ by_row, 1.0))[:, None]
     recent *= window_s / HORIZON_S
     return recent
-
-
-def _watched_s(lengths_s: tuple[float, ...], windows: int) -> float:
-    """Return how long so many windows were; those before the first whose length is known were like it."""
-    known = lengths_s[:windows]
-    return sum(known) + (windows - len(known)) * known[-1]
 
 
 def _heat_of_bits(pages: TouchedPages, sizes: Matrix, watched_s: float) -> Matrix:
@@ -275,62 +264,3 @@ def _weighed(pages: TouchedPages, heat: Matrix) -> Matrix:
     scale *= total.sum() / max(float((scale * total).sum()), 1e-300)
     weighed: Matrix = heat * pages.of_block(scale)[:, None]
     return weighed
-
-
-def _rate_now(guest: GuestPages, lengths_s: tuple[float, ...], windows: int) -> float:
-    """Return how many samples a second the newest windows have, as a share of those of so many windows."""
-    windows = min(windows, max((len(one.counted) for one in guest.ranges), default=0))
-    newest, whole = (
-        sum(len(hits.pages) for one in guest.ranges for hits in one.counted[:some])
-        / max(_watched_s(lengths_s, some), SHORTEST_S)
-        for some in (Memory().windows, max(windows, 1))
-    )
-    return newest / whole if whole else 1.0
-
-
-def _sampled_heat(
-    pages: TouchedPages,
-    lengths_s: tuple[float, ...],
-    units: SampleUnits,
-    changed: Indexes,
-    rate_now: float,
-) -> Matrix:
-    """Return what samples imply, in samples per horizon; of blocks that ``changed`` the newest alone."""
-    if len(pages.counted) <= Memory().windows:
-        rate_now = 1.0
-    heat = _samples_expected(pages, lengths_s, units, len(pages.counted)) * rate_now
-    if len(changed):
-        some = pages.of_block(np.isin(pages.blocks, changed))
-        heat[some] = _samples_expected(pages, lengths_s, units, Memory().windows)[some]
-    return heat
-
-
-def _samples_expected(
-    pages: TouchedPages, lengths_s: tuple[float, ...], units: SampleUnits, windows: int
-) -> Matrix:
-    windows = min(windows, len(pages.counted))
-    counted_s = max(_watched_s(lengths_s, windows), SHORTEST_S)
-    return believed(pages, pages.counted.newest(windows), units) * (HORIZON_S / counted_s)
-
-
-def _written_by_samples(pages: TouchedPages, stored: Bytes | None) -> Bools:
-    """Return which entries count as written: seen to be, or in a block of which one entry in 20 was.
-
-    Of a block without samples those of the 32 MiB around it tell, and all of the range; so does a store that
-    is older, but within the windows whose samples count.  ``stored``: as in RangePages.
-    """
-    wrote, touched = (pages.wrote > 0) | pages.all_written, pages.seen > 0
-    by_block = [pages.by_block(one / pages.sizes) for one in (touched, wrote)]
-    is_written = _one_in_20(*by_block)
-    near = pages.blocks // NEAR_BLOCKS
-    around = _one_in_20(*(np.bincount(near, one) for one in by_block))[near]
-    anywhere = _one_in_20(*(one.sum(keepdims=True) for one in by_block))
-    older = np.bool_(False) if stored is None else stored[pages.blocks] < len(pages.counted)
-    written: Bools = wrote | pages.of_block(is_written | older | (by_block[0] == 0) & (around | anywhere))
-    return written
-
-
-def _one_in_20(touched: npt.NDArray[Any], wrote: npt.NDArray[Any]) -> Bools:
-    """Return whether so many entries that were sampled were written that the others may be."""
-    enough: Bools = wrote * TELLING > touched
-    return enough

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vmplace.model.evidence import HORIZON_S
+from vmplace.model.heat_horizon import HORIZON_S
 from vmplace.model.metrics import Matrix
 from vmplace.policy.gather_trial import GatherTrial
 from vmplace.policy.gathering import SETTLE_S, Gathering, Tie

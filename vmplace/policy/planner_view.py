@@ -12,7 +12,8 @@ import numpy as np
 from vmplace.model.counted_locality import as_local_as_counted
 from vmplace.model.counted_nodes import as_counted, shares_of_some
 from vmplace.model.described_memory import MIB, MLP, described_memory
-from vmplace.model.evidence import HORIZON_S, Entries
+from vmplace.model.evidence import Entries
+from vmplace.model.heat_horizon import HORIZON_S
 from vmplace.model.host_memory import host_memory
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix

@@ -21,7 +21,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from vmplace.model.evidence import HORIZON_S, Entries, entries_of
+from vmplace.model.evidence import Entries, entries_of
+from vmplace.model.heat_horizon import HORIZON_S
 from vmplace.model.metrics import Matrix
 from vmplace.model.pages import GuestPages, RangePages
 from vmplace.model.touched_pages import HUGE_PAGES

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from vmplace.model.described_memory import MLP
-from vmplace.model.evidence import HORIZON_S
+from vmplace.model.heat_horizon import HORIZON_S
 from vmplace.model.memory_system import Demand, MemorySystem, beside, solved
 from vmplace.model.metrics import Matrix
 from vmplace.model.traffic import estimated_traffic

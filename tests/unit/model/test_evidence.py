@@ -8,7 +8,8 @@ import pytest
 
 from tests.unit.model.known_pages import with_nodes
 from tests.unit.model.test_touched_pages import BLOCK, NODES, large, packed
-from vmplace.model.evidence import HORIZON_S, Entries, entries_of
+from vmplace.model.evidence import Entries, entries_of
+from vmplace.model.heat_horizon import HORIZON_S
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import GuestPages
 from vmplace.sampling.sample import EarlyBits, NodeBits, NodeHits, RangeSample, SampleBatch, SourceCoverage

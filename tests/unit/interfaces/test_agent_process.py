@@ -169,10 +169,12 @@ def test_the_agent_stays_below_60_mb_with_16_gib_of_guests(config: Path, start: 
 
 @pytest.mark.slow
 def test_undo_where_nothing_was_ever_moved_says_so_and_is_done(config: Path):
-    for words in (["undo"], ["undo", "db1"], ["undo", "--settings"]):
+    for words in (["undo"], ["undo", "--settings"]):
         undone = cli(config, *words, "--config", str(config))
         assert undone.returncode == 0, undone.stderr
         assert undone.stdout.startswith("nothing to ")
+    of_nobody = cli(config, "undo", "db1", "--config", str(config))
+    assert of_nobody.returncode == 3 and "no guest 'db1' in the journal" in of_nobody.stderr
 
 
 @pytest.mark.slow

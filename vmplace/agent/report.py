@@ -1,6 +1,7 @@
 """The state of the host and its guests, from what the loop remembers to what people are shown.  Pure."""
 
 import contextlib
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -16,6 +17,9 @@ from vmplace.policy.plan import Mode, VcpuMove
 from vmplace.topology.domain_policy import CloudNames
 from vmplace.topology.guest import PAGE_BYTES, GuestTopology
 from vmplace.topology.host import HostTopology
+
+PAUSED = "all guests are paused until `vmplace resume`"
+HELD = "it is held, since `vmplace pause` or `vmplace undo` of it, until `vmplace resume {}`"
 
 
 def published(  # noqa: PLR0913 - what is shown of a host comes from as many places
@@ -85,7 +89,8 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
         movability=bytes_by_movability(guest.topology),
         reasons=(
             *plan.reasons(guest.name),
-            *filter(None, (guest.waits_for, guest.trial.summary)),
+            *held_back(guest),
+            *filter(None, (guest.trial.summary,)),
             *(guest.decided.notes if guest.decided else ()),
         ),
         problem=guest.problem,
@@ -96,6 +101,15 @@ def guest_status(  # noqa: PLR0913 - what is shown of a guest comes from as many
         dram_accesses_by_node=accesses_by_node(traffic, guest.dram_per_us),
         counted_lar=guest.counted_lar(host, now_s),
     )
+
+
+def held_back(guest: TrackedGuest, *, paused: bool = False) -> tuple[str, ...]:
+    """Return why nothing of the guest may be changed just now, though its policy may let it.
+
+    ``paused``: whether all guests are.
+    """
+    held = HELD.format(shlex.quote(guest.name)) if guest.held else None
+    return tuple(filter(None, (PAUSED if paused else None, held, guest.waits_for)))
 
 
 def guest_traffic(guest: TrackedGuest, host: HostTopology) -> TrafficMatrix | None:

@@ -1,7 +1,7 @@
 """The state that the agent reports of itself and its guests: small, frozen types, ready for JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vmplace.actuation.result import MoveOutcome, ReplicaOutcome
 from vmplace.model.memory_demand import MemoryUse
@@ -95,6 +95,10 @@ class PlanSummary:
         size_bytes = sum(move.moved_bytes for move in moves)
         known = {guest: self.weighings[guest]} if guest in self.weighings else {}
         return PlanSummary(moves, stays, size_bytes, vcpus, copies, collapses, known)
+
+    def with_stays(self, stays: tuple[StaySummary, ...]) -> "PlanSummary":
+        """Return the plan and what else keeps it from guests."""
+        return replace(self, stays=(*stays, *self.stays))
 
     def reasons(self, guest: str) -> tuple[str, ...]:
         """Return why the guest's memory should move, get copies, lose them or stay, each reason once."""

@@ -1,5 +1,6 @@
 """``vmplace plan|apply|undo|pause|resume``: see what would be done, and give orders."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -49,9 +50,8 @@ def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | N
 
         print_plan(data)
     if not any(data[kind] for kind in ("moves", "vcpu_moves", "copies", "collapses")):
-        raise NothingError(
-            "nothing to move", hint="the reasons of each guest tell what keeps its memory there"
-        )
+        name = "GUEST" if guest is None else shlex.quote(guest)
+        raise NothingError("nothing to move", hint=f"vmplace why {name} says what keeps memory where it is")
 
 
 def _plan_without_agent(guest: str | None, config: Path | None, *, quiet: bool) -> Any:

@@ -1,7 +1,9 @@
 """What does the agent answer to each command on the control socket?"""
 
 import shlex
+from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -12,7 +14,9 @@ from vmplace.agent.heat_strip import HeatStrip, heat_strips
 from vmplace.agent.loop import Agent
 from vmplace.agent.orders import Answer as OrderAnswer
 from vmplace.agent.orders import Order, UnknownGuestError, Verb
-from vmplace.agent.state import GuestStatus, PlanSummary
+from vmplace.agent.report import PAUSED, held_back
+from vmplace.agent.state import GuestStatus, PlanSummary, StaySummary
+from vmplace.agent.tracked_guest import TrackedGuest
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.control import Answer, Peer
 from vmplace.interfaces.fit_answers import advice_answer, fit_answer, movable_names
@@ -88,7 +92,7 @@ class AgentAnswers:
         topology = guest.topology
         return ShowView(
             name=name,
-            status=status,
+            status=replace(status, reasons=(*self._paused(), *status.reasons)),
             windows=guest.pages.windows if guest.pages else 0,
             vcpus=topology.vcpus,
             cells=topology.cells,
@@ -97,6 +101,9 @@ class AgentAnswers:
             strips=self._strips(guest.pages, name, uid) if guest.pages else (),
             decisions=tuple(guest.decisions)[-10:],
         )
+
+    def _paused(self) -> tuple[str, ...]:
+        return (PAUSED,) if self._agent.status.paused else ()
 
     def _strips(self, pages: GuestPages, name: str, uid: int) -> tuple[HeatStrip, ...]:
         """Return pictures of a guest's memory: of a large one, this goes through millions of pages."""
@@ -107,23 +114,24 @@ class AgentAnswers:
 
     def plan(self, name: str | None) -> PlanSummary:
         """Return the last plan, or one guest's part of it; raises UnknownGuestError."""
+        plan = self._agent.last_plan
         if name is None:
-            return self._agent.last_plan
-        if self._agent.roster.get(name) is None:
+            return plan.with_stays(_held_back(self._agent.roster))
+        guest = self._agent.roster.get(name)
+        if guest is None:
             raise UnknownGuestError(name, self._agent.roster.names())
-        return self._agent.last_plan.of(name)
+        return plan.of(name).with_stays(_held_back([guest], paused=self._agent.status.paused))
 
     def why(self, name: str) -> WhyView:
         """Return the decisions kept of one guest, newest last."""
         guest = self._agent.roster.get(name)
         if guest is None:
             raise UnknownGuestError(name, self._agent.roster.names())
-        waits = (guest.waits_for,) if guest.waits_for else ()
         return WhyView(
             name=name,
             problem=guest.problem,
             notes=(
-                *waits,
+                *held_back(guest, paused=self._agent.status.paused),
                 *(guest.decided.notes if guest.decided else ()),
                 *(note for note in self._agent.status.notes if names_guest(note, name)),
             ),
@@ -158,6 +166,11 @@ class AgentAnswers:
         order.answer.add_done_callback(on_done)
         self._agent.inbox.submit(order)
         return response
+
+
+def _held_back(guests: Iterable[TrackedGuest], *, paused: bool = False) -> tuple[StaySummary, ...]:
+    """Return a line of a plan for whatever keeps it from these guests."""
+    return tuple(StaySummary(one.name, reason) for one in guests for reason in held_back(one, paused=paused))
 
 
 def _mode(name: str, decided: Decided | None) -> KeyView | None:

@@ -1,12 +1,14 @@
 """Who may only look sees all but what helps to attack a guest."""
 
 import logging
+import re
 from dataclasses import replace
 
 import pytest
 
 from tests.unit.agent.agent_world import HVA, World, guest
 from vmplace.agent.discovered import Discovered
+from vmplace.agent.orders import Order
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.agent_command import _PriorityFormatter
 from vmplace.interfaces.answers import AgentAnswers
@@ -77,3 +79,19 @@ def test_why_names_no_mode_of_a_guest_whose_policy_has_a_problem():
     assert tracked is not None and tracked.decided is not None and answers.why("db1").mode is not None
     tracked.decided = replace(tracked.decided, problem="mode: no such word")
     assert answers.why("db1").mode is None
+
+
+@pytest.mark.parametrize(
+    ("whose", "words"), [("db1", "it is held, .*resume db1"), (None, "all .* are paused")]
+)
+def test_a_pause_is_among_what_keeps_a_guest_where_it_is(whose: str | None, words: str):
+    agent = World([guest("db1")]).agent()
+    agent.run(windows=1)
+    answers = AgentAnswers(agent)
+    shown = [answers.why("db1").notes, answers.plan("db1").stays, answers.show("db1").status.reasons]
+    assert not any(re.search(words, str(one)) for one in shown)
+    agent.inbox.submit(Order("pause", whose))
+    agent.state.commands.serve()
+    agent.run(windows=1)
+    shown = [answers.why("db1").notes, answers.plan("db1").stays, answers.show("db1").status.reasons]
+    assert [len(re.findall(words, str(one))) for one in shown] == [1, 1, 1]

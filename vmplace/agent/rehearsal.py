@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from vmplace.agent.config_sections import Config
 from vmplace.agent.rehearsed_guest import GuestReplay, RehearsedGuest
 from vmplace.agent.run_recorder import digest, settings_of, snapshot_of, ties_of
 from vmplace.errors import OutsideError, RecordingError
@@ -167,6 +168,11 @@ def rehearse(
         run.decisions,
         run.repeated,
     )
+
+
+def budget_of(config: Config) -> int:
+    """Return how many bytes may move in a window of a run that was only watched."""
+    return config.budget.mb_per_s * config.window_ms * 1000
 
 
 def earlier_ties(events: Iterable[Event]) -> tuple[Mapping[Identity, EarlierTie], Iterator[Event]]:

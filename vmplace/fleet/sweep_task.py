@@ -186,17 +186,16 @@ def _simulated(task: SweepTask, path: Path) -> dict[str, Any]:
 def _rehearsed(task: SweepTask, path: Path) -> dict[str, Any]:
     from vmplace.agent.config import LoadedConfig
     from vmplace.agent.config_sections import Config
-    from vmplace.agent.rehearsal import rehearse
+    from vmplace.agent.rehearsal import budget_of, rehearse
     from vmplace.policy.plan import PlacementPlan
     from vmplace.policy.registry import begun
     from vmplace.sampling.recording import iter_recording
 
     loaded = LoadedConfig(Config())
-    config = loaded.config
-    budget_bytes = config.budget.mb_per_s * config.window_ms * 1000
     name = task.policy.removeprefix(AGENT)
     policy = (lambda _snapshot: PlacementPlan()) if name == NONE else begun(name)
-    reported = rehearse(iter_recording(path), policy, lambda guest: loaded.rule(guest).settings, budget_bytes)
+    events, budget_bytes = iter_recording(path), budget_of(loaded.config)
+    reported = rehearse(events, policy, lambda guest: loaded.rule(guest).settings, budget_bytes)
     guests = tuple(
         GuestRow(name, one.moved_bytes, None, one.lar_before, one.lar_after)
         for name, one in reported.guests.items()

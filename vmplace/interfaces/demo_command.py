@@ -25,27 +25,28 @@ def demo(out: Path, no_open: bool, as_json: bool) -> None:
     """Replay a recording that comes with vmplace, and write a report about it.
 
     The recording has six guests on a host of four NUMA nodes.  Their memory is on other nodes than their
-    vCPUs.  The default policy, auto, plans with the nodes and rates of accesses that an agent read there.
-    The report shows what is accessed from where, and what would have been moved.  Nothing is changed on this
-    machine; OUT is overwritten.
+    vCPUs.  The default settings plan with the nodes and rates of accesses that an agent read there.  The
+    report shows what is accessed from where, and what would have been moved; it needs the extra "report".
+    Nothing is changed on this machine; OUT is overwritten.
     """
     from vmplace.agent.config import LoadedConfig
     from vmplace.agent.config_sections import Config
     from vmplace.interfaces.report_command import write_page
     from vmplace.interfaces.report_demo import demo_sections, rehearsed
+    from vmplace.interfaces.tables import print_rehearsal
 
     with resources.as_file(resources.files(__package__) / RECORDING) as path:
         reported = rehearsed(path, LoadedConfig(Config()))
+        result = msgspec.to_builtins(reported.rehearsal, str_keys=True)
+        if not as_json:
+            # Before the report: that needs more libraries.
+            print_rehearsal(result)
         sections = demo_sections(path, reported)
     made = time.strftime("made %Y-%m-%d %H:%M by vmplace demo")
     write_page(out, "vmplace: what it sees, and what it would do", made, sections)
-    result = msgspec.to_builtins(reported.rehearsal, str_keys=True)
     if as_json:
         print_json({"policy": reported.policy, "report": str(out.resolve()), **result})
     else:
-        from vmplace.interfaces.tables import print_rehearsal
-
-        print_rehearsal(result)
         click.echo(f"report: {out.resolve().as_uri()}")
     if not no_open and has_screen():
         webbrowser.open(out.resolve().as_uri())

@@ -141,6 +141,10 @@ def _progress(duration_s: float, *, show: bool) -> AbstractContextManager[Any]:
     return window_progress(duration_s)
 
 
+def _warn(damage: Exception) -> None:
+    click.echo(f"vmplace: {damage}; the rest is left out", err=True)
+
+
 @click.command(
     epilog=examples("vmplace replay /tmp/host.vmptrace\nvmplace replay trace --policy interleave --json")
 )
@@ -152,7 +156,8 @@ def _progress(duration_s: float, *, show: bool) -> AbstractContextManager[Any]:
 def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config: Path | None) -> None:
     """Run a policy over the recording FILE: what it would have moved, estimated LAR before and after.
 
-    FILE may be of `vmplace agent --record`: then each decision of that run is repeated from the same input.
+    FILE may be of `vmplace agent --record`: then each decision that was carried out is repeated from the same
+    input.  What was only watched is planned anew, with the budget of vmplace.toml.
 
     FILE may also be of perf record with IBS or Intel's mem-loads (-d --phys-data); the perf tool reads it.
     Replay needs neither root nor guests, and moves nothing.
@@ -160,7 +165,7 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
     import msgspec
 
     from vmplace.agent.config import read_config
-    from vmplace.agent.rehearsal import earlier_ties, rehearse
+    from vmplace.agent.rehearsal import budget_of, earlier_ties, rehearse
     from vmplace.policy.registry import GONE, POLICY_NAMES, begun
     from vmplace.sampling.perf_script import is_perf_data
     from vmplace.sampling.recording import RECORD_LONGER, iter_recording
@@ -170,17 +175,19 @@ def replay(file: Path, policy: str | None, tolerant: bool, as_json: bool, config
     if name not in POLICY_NAMES:
         problem = f"policy {name!r} is gone: auto decides" if name in GONE else f"no policy {name!r}"
         raise click.BadParameter(f"{problem}; known: {', '.join(POLICY_NAMES)}", param_hint="--policy")
-    budget_bytes = loaded.config.budget.mb_per_s * loaded.config.window_ms * 1000
     events: Iterable[Any]
     if is_perf_data(file):
         from vmplace.sampling.perf_recording import read_perf_data
 
         events = read_perf_data(file).iter_events(loaded.config.window_ms)
     else:
-        events = iter_recording(file, tolerant=tolerant)
+        events = iter_recording(file, on_damage=_warn if tolerant else None)
     earlier, events = earlier_ties(events)
     result = rehearse(
-        events, begun(name, earlier=earlier), lambda guest: loaded.rule(guest).settings, budget_bytes
+        events,
+        begun(name, earlier=earlier),
+        lambda guest: loaded.rule(guest).settings,
+        budget_of(loaded.config),
     )
     if as_json:
         print_json({"policy": name, **msgspec.to_builtins(result, str_keys=True)})

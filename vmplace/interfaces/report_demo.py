@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from vmplace.agent.config import LoadedConfig
-from vmplace.agent.rehearsal import Rehearsal, rehearse
+from vmplace.agent.rehearsal import Rehearsal, budget_of, rehearse
 from vmplace.agent.rehearsed_guest import RehearsedGuest
 from vmplace.errors import RecordingError
 from vmplace.interfaces.report_page import Section, Table, number
@@ -39,14 +39,18 @@ class Rehearsed:
 
 
 def rehearsed(path: Path, config: LoadedConfig) -> Rehearsed:
-    """Run the agent's default policy over the recording; raises RecordingError for one without a window."""
+    """Run the agent's default policy over the recording; raises RecordingError for one without a window.
+
+    It may move as much as ``config`` lets the agent.
+    """
     policy, seen = begun(AUTO), list[Snapshot]()
 
     def watched(snapshot: Snapshot) -> PlacementPlan:
         seen.append(snapshot)
         return policy(snapshot)
 
-    result = rehearse(iter_recording(path), watched, lambda guest: config.rule(guest).settings)
+    events, budget_bytes = iter_recording(path), budget_of(config.config)
+    result = rehearse(events, watched, lambda guest: config.rule(guest).settings, budget_bytes)
     if not seen:
         raise RecordingError(f"{path} holds no window", hint=RECORD_LONGER)
     return Rehearsed(AUTO, result, seen[0], seen[-1])

@@ -8,7 +8,7 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TypeAlias
@@ -157,11 +157,13 @@ class Recorder:
             ) from err
 
 
-def iter_recording(path: Path, *, only_guest: str | None = None, tolerant: bool = False) -> Iterator[Event]:
+def iter_recording(
+    path: Path, *, only_guest: str | None = None, on_damage: Callable[[RecordingError], None] | None = None
+) -> Iterator[Event]:
     """Yield host, guests and batches in the order they were recorded (the host first).
 
     Raises RecordingError, after all that is good, with the offset where a file is cut short or damaged;
-    ``tolerant`` ends there in silence.  ``only_guest`` leaves the frames of other guests unread.
+    ``on_damage`` is called with it instead.  ``only_guest`` leaves the frames of other guests unread.
     """
     try:
         file = path.open("rb")
@@ -171,9 +173,10 @@ def iter_recording(path: Path, *, only_guest: str | None = None, tolerant: bool 
         version = _check_head(path, file)
         try:
             yield from _iter_events(path, file, only_guest, FRAMES[version])
-        except RecordingError:
-            if not tolerant:
+        except RecordingError as err:
+            if on_damage is None:
                 raise
+            on_damage(err)
 
 
 def read_recorded_host(path: Path) -> HostTopology:
@@ -261,7 +264,7 @@ def _read_frame(file: BinaryIO, frames: Any) -> tuple[Frame | OldFrame, bytes] |
         raise _DamagedError("no frame starts")
     # Compared first: to read what is not there would take as much memory as the lengths say.
     if head_bytes + body_bytes > os.fstat(file.fileno()).st_size - file.tell():
-        raise _DamagedError("the recording is cut short")
+        raise _DamagedError("the recording is cut short or damaged")
     if head_bytes > MOST_HEAD_BYTES:
         raise _DamagedError(f"a head of {head_bytes} bytes")
     payload = file.read(head_bytes + body_bytes)

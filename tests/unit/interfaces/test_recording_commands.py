@@ -2,7 +2,9 @@
 
 import json
 import lzma
+import sys
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +14,8 @@ from click.testing import CliRunner, Result
 from tests.unit.agent.agent_world import HOST, NPAGES, ClockOfFreeDecisions, World, batch, guest
 from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.agent.parts import Parts
-from vmplace.errors import RecordingError
+from vmplace.errors import RecordingError, VmplaceError
+from vmplace.interfaces.demo_command import RECORDING, demo
 from vmplace.interfaces.exit_codes import EXIT_NOTHING
 from vmplace.interfaces.options import NothingError
 from vmplace.interfaces.recording_commands import record, replay
@@ -47,7 +50,28 @@ def test_a_damaged_recording_is_refused_unless_what_is_good_will_do(tmp_path: Pa
     trace.write_bytes(trace.read_bytes()[:-3])
     refused = run(trace)
     assert isinstance(refused.exception, RecordingError) and "offset" in str(refused.exception)
-    assert json.loads(run(trace, "--tolerant", "--json").stdout)["windows"] == 2
+    good = run(trace, "--tolerant", "--json")
+    assert json.loads(good.stdout)["windows"] == 2
+    assert "offset" in good.stderr and "the rest is left out" in good.stderr
+
+
+def test_the_demo_is_what_a_replay_with_default_settings_shows(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    demo_of = ["--json", "--no-open", "--out", str(tmp_path / "demo.html")]
+    shown = json.loads(CliRunner().invoke(demo, demo_of).stdout)
+    with resources.as_file(resources.files("vmplace.interfaces") / RECORDING) as path:
+        replayed = json.loads(run(path, "--json", "--config", "/dev/null").stdout)
+    del shown["report"]
+    assert shown == replayed
+
+
+def test_a_demo_without_what_its_report_needs_prints_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    shown = CliRunner().invoke(demo, ["--no-open", "--out", str(tmp_path / "demo.html")])
+    assert isinstance(shown.exception, VmplaceError) and "matplotlib" in str(shown.exception)
+    assert "web0" in shown.stdout and not (tmp_path / "demo.html").exists()
 
 
 def test_a_recording_without_windows_is_nothing(tmp_path: Path):

@@ -18,8 +18,8 @@ WITHOUT = {
     "vmplace/cloud/kubernetes/watch.py Watch.step": "what a library raised unexpectedly: nobody knows a cure",
     "vmplace/cloud/openstack/publish.py Publisher._report": "as above",
     "vmplace/simulate/agent_run.py agent_rates_after": "only a mistake in the program",
-    "vmplace/topology/guest_finder.py GuestFinder._read_guest": "a reason in the list of what is left alone",
-    "vmplace/topology/guest_finder.py GuestFinder._read_in_time": "as above",
+    "vmplace/topology/guest_finder.py GuestFinder._read_in_time": "a reason to leave a guest alone",
+    "vmplace/topology/guest_reader.py GuestReader.read": "as above",
     "vmplace/topology/guests_kvm.py KvmProcesses._look": "as above",
     "vmplace/topology/guests_kvm.py telling": "as above",
 }

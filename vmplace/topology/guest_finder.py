@@ -7,39 +7,23 @@ the command line has to say.
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vmplace import held
 from vmplace.cpu_time import thread_cpu_ns
-from vmplace.errors import GuestGoneError, OutsideError, UnsupportedHostError
+from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.held import HELD, HeldError
-from vmplace.outside import printable
 from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import RUN, is_of_domain, reported_pids
 from vmplace.topology.domain_policy import QEMU, DomainPolicy, Numatune
-from vmplace.topology.guest import GuestTopology, Identity, RamRange, Vcpu
+from vmplace.topology.guest import GuestTopology, Identity
+from vmplace.topology.guest_names import with_unique_names
+from vmplace.topology.guest_reader import DEBUGFS, GuestReader
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses, Skipped, unread
 from vmplace.topology.guests_libvirt import SILENCE, Libvirt, LibvirtAnswer
-from vmplace.topology.monitor_layout import locate_exact
-from vmplace.topology.movability import find_process_pin
-from vmplace.topology.procfs import (
-    PROC,
-    Vma,
-    read_comm,
-    read_command_line,
-    read_maps,
-    read_smaps,
-    read_start_time,
-    read_status,
-    read_thread_names,
-    status_bytes,
-    status_uid,
-)
+from vmplace.topology.procfs import PROC, read_command_line
 from vmplace.topology.qemu_command_line import parse_qemu
-from vmplace.topology.ram import PlacedBlock, build_ranges, locate_ram, select_candidates
-from vmplace.topology.resident import ResidentRam
-from vmplace.topology.vcpus import find_vcpu_tids, read_affinity
 
 LOOK_S = 5.0
 """CPU time that one look may take to read guests, except the one that it ends with.  The loop waits.
@@ -50,9 +34,6 @@ one of known guests and of what libvirt started, one of all other processes.
 BUSY = 4.0
 """On a busy host, a look may take this many times its CPU time by the clock."""
 NOT_YET = "not read yet: reading the other processes takes long"
-MOST_RANGES = 1024
-"""Of a guest's RAM: QEMU has 256 slots for DIMMs, and vNUMA cells are some dozens."""
-DEBUGFS = Path("/sys/kernel/debug")
 
 
 @dataclass(frozen=True)
@@ -98,19 +79,17 @@ class GuestFinder:
         """``beat`` is called for each process that is looked at."""
         self._libvirt = libvirt
         self._proc = proc
-        self._debugfs = debugfs
         self._run = run
-        self._exact, self._beat = exact, beat
+        self._beat = beat
         self._cpu, self._clock = cpu, clock
         self._processes = KvmProcesses(proc, cpu=cpu, beat=beat)
         self._orders: dict[Identity, tuple[int, GuestDescription | None]] = {}
         self._reads = itertools.count(1)
         self._read: dict[Identity, tuple[int, GuestTopology]] = {}
-        self._layouts: dict[Identity, tuple[object, tuple[RamRange, ...]]] = {}
         self._names: Mapping[Identity, str] = {}
         self._started: frozenset[int] = frozenset()
         self._verified: frozenset[int] = frozenset()
-        self._resident = ResidentRam(proc)
+        self._reader = GuestReader(libvirt, proc=proc, debugfs=debugfs, run=run, exact=exact)
 
     @property
     def asks_libvirt(self) -> bool:
@@ -145,10 +124,7 @@ class GuestFinder:
         guests.sort(key=lambda guest: guest.pid)
         identities = {guest.identity for guest in guests}
         self._read = {key: read for key, read in self._read.items() if key in identities}
-        # Also of guests that are left alone: else their page tables would be walked again each time.
-        there = {process.identity for process in processes}
-        self._layouts = {key: layout for key, layout in self._layouts.items() if key in there}
-        self._resident.keep(identities)
+        self._reader.keep({process.identity for process in processes}, identities)
         named = with_unique_names(guests, self._names)
         self._names = {guest.identity: guest.name for guest in named}
         awaited = {
@@ -244,7 +220,7 @@ class GuestFinder:
                 raise UnsupportedHostError(NOT_YET)
             return self._read[identity][1]
         try:
-            guest = self._read_guest(process, ordered, answer)
+            guest = self._reader.read(process, ordered, answer, self._started)
         except HeldError:
             if identity not in self._read:
                 raise
@@ -255,7 +231,7 @@ class GuestFinder:
 
     def spare(self) -> None:
         """Count of small guests, too, only what is there, from the next look on: memory is short."""
-        self._resident.spare()
+        self._reader.spare()
 
     def holds(self, guest: GuestTopology) -> bool:
         """Tell whether a guest blocks the readers of its memory map now."""
@@ -287,131 +263,6 @@ class GuestFinder:
             # Arguments that cannot be parsed describe nothing.
             return None
 
-    def _read_guest(
-        self,
-        process: KvmProcess,
-        ordered: GuestDescription | None,
-        answer: LibvirtAnswer,
-    ) -> GuestTopology:
-        uuid = ordered.uuid if ordered is not None and ordered.uuid else ""
-        domain = answer.descriptions.get(uuid)
-        # A domain whose XML cannot be read still has a policy and a process.
-        claimed = domain.name if domain is not None else answer.names.get(uuid)
-        if claimed is not None and not is_of_domain(process.pid, claimed, run=self._run, proc=self._proc):
-            # The domain's real process is not affected.  Nothing that this one claims is trusted.
-            name = printable(claimed)
-            raise UnsupportedHostError(
-                f"it claims to be domain {name}, but libvirt did not start it as that domain: left alone"
-            )
-        is_known = self._libvirt is not None and answer.problem is None
-        if claimed is None and is_known and process.pid in self._started:
-            # A QEMU that its guest took over may change its command line: its domain's policy must hold.
-            raise UnsupportedHostError(
-                "libvirt started it, but not as the domain it claims to be: left alone"
-            )
-        description = domain or ordered or GuestDescription("")
-        status = read_status(process.pid, self._proc)
-        guest = GuestTopology(
-            name=description.name or f"{read_comm(process.pid, self._proc)}-{process.pid}",
-            pid=process.pid,
-            start_time=process.start_time,
-            origin="kvm" if domain is None else "libvirt",
-            vcpus=self._read_vcpus(process, description),
-            ram=self._read_ram(process, description, status, is_domain=domain is not None),
-            cells=description.cells,
-            uuid=description.uuid,
-            uid=status_uid(status),
-        )
-        check_identity(guest, self._proc)
-        return guest
-
-    def _read_vcpus(self, process: KvmProcess, description: GuestDescription) -> tuple[Vcpu, ...]:
-        threads = read_thread_names(process.pid, self._proc)
-        tids = find_vcpu_tids(process.pid, process.descriptors, threads, self._proc, self._debugfs)
-        # In one step: a guest may have thousands of threads.
-        cpus = held.bounded(
-            process.pid,
-            lambda: {tid: read_affinity(process.pid, tid, self._proc) for tid in tids.values()},
-        )
-        return tuple(
-            Vcpu(vcpu_id, tid, cpus[tid], description.cell_of_vcpu(vcpu_id)) for vcpu_id, tid in tids.items()
-        )
-
-    def _read_ram(
-        self,
-        process: KvmProcess,
-        description: GuestDescription,
-        status: Mapping[str, str],
-        *,
-        is_domain: bool,
-    ) -> tuple[RamRange, ...]:
-        whole = self._read_whole_ram(process, description, status, is_domain=is_domain)
-        there = status_bytes(status, "VmRSS") + status_bytes(status, "HugetlbPages")
-        return self._resident.ranges((process.pid, process.start_time), whole, there)
-
-    def _read_whole_ram(
-        self,
-        process: KvmProcess,
-        description: GuestDescription,
-        status: Mapping[str, str],
-        *,
-        is_domain: bool,
-    ) -> tuple[RamRange, ...]:
-        # Not the mappings themselves: a process may have thousands, and this is kept for each guest.
-        cheap = hash(tuple(select_candidates(read_maps(process.pid, self._proc))))
-        # Everything that the ranges follow from; VmLck changes when a mapping is mlocked.
-        key = (
-            cheap,
-            description,
-            status.get("VmLck"),
-            status.get("VmPin"),
-            sorted(set(process.descriptors.values())),
-        )
-        identity = process.pid, process.start_time
-        known = self._layouts.get(identity)
-        if known is not None and known[0] == key:
-            return _checked(known[1])
-        vmas = read_smaps(process.pid, self._proc)
-        placed = self._locate(select_candidates(vmas), description, is_domain=is_domain)
-        ram_bytes = sum(block.size_bytes for block in placed)
-        pin = find_process_pin(process.descriptors, status, vmas, ram_bytes)
-        ranges = build_ranges(placed[: MOST_RANGES + 1], pin)
-        self._layouts[identity] = key, ranges
-        return _checked(ranges)
-
-    def _locate(
-        self, candidates: list[Vma], description: GuestDescription, *, is_domain: bool
-    ) -> list[PlacedBlock]:
-        placed: list[PlacedBlock] = []
-        if self._exact and is_domain and self._libvirt is not None and description.uuid:
-            placed = _ask_layout(self._libvirt, description.uuid, candidates, description)
-        return placed or locate_ram(candidates, description)
-
-
-def _checked(ranges: tuple[RamRange, ...]) -> tuple[RamRange, ...]:
-    """Return the ranges of a guest's RAM; raises OutsideError for more than are kept for anybody."""
-    if len(ranges) > MOST_RANGES:
-        raise OutsideError(f"its RAM lies in more than {MOST_RANGES} pieces", hint="guests have some dozens")
-    return ranges
-
-
-def _ask_layout(
-    libvirt: Libvirt, uuid: str, candidates: list[Vma], description: GuestDescription
-) -> list[PlacedBlock]:
-    """Return what the monitor says; empty while libvirt or QEMU does not answer."""
-    try:
-        blocks = libvirt.ask_monitor(uuid, "info ramblock")
-        view = libvirt.ask_monitor(uuid, "info mtree -f")
-    except UnsupportedHostError:
-        return []
-    return locate_exact(blocks, view, candidates, description)
-
-
-def check_identity(guest: GuestTopology, proc: Path = PROC) -> None:
-    """Raise GuestGoneError unless the guest's pid still is the process it was."""
-    if read_start_time(guest.pid, proc) != guest.start_time:
-        raise GuestGoneError(f"guest {guest.name} ended; its pid {guest.pid} is another process now")
-
 
 def _missing_vcpus(guests: Iterable[GuestTopology]) -> list[Skipped]:
     return [
@@ -442,26 +293,3 @@ def _bound(
         for identity, order in others
         if order is not None and order.bound
     }
-
-
-def with_unique_names(
-    guests: Iterable[GuestTopology], known: Mapping[Identity, str]
-) -> tuple[GuestTopology, ...]:
-    """Return the guests, each with a name of its own.
-
-    Guests of libvirt have its name.  Another guest keeps its name in ``known``, even if it claims a different
-    one later.  If several new guests claim one name, the oldest gets it; the others get their pid added.
-    """
-    guests = tuple(guests)
-    taken = {guest.name for guest in guests if guest.origin == "libvirt"}
-    names: dict[Identity, str] = {}
-    others = [guest for guest in guests if guest.origin != "libvirt"]
-    for guest in sorted(others, key=lambda one: (one.identity not in known, one.start_time, one.pid)):
-        wanted = known.get(guest.identity, guest.name)
-        name, count = wanted, 0
-        while name in taken:
-            name = f"{wanted[:40]}-{guest.pid}" + (f"-{count}" if count else "")
-            count += 1
-        taken.add(name)
-        names[guest.identity] = name
-    return tuple(replace(guest, name=names.get(guest.identity, guest.name)) for guest in guests)

@@ -19,6 +19,7 @@ from vmplace.topology.description import GuestDescription
 from vmplace.topology.domain_owner import is_of_domain
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.guest_finder import BUSY, LOOK_S, GuestFinder, GuestScan
+from vmplace.topology.guest_reader import GuestReader
 from vmplace.topology.guests_kvm import KvmProcess, KvmProcesses
 from vmplace.topology.guests_libvirt import Libvirt, LibvirtAnswer
 
@@ -243,17 +244,17 @@ def test_dear_processes_hold_up_a_look_no_longer_than_so_and_never_what_libvirt_
     (tmp_path / "db1.pid").write_text(f"{real}\n")
     now, read = 1000.0, list[int]()
     finder = GuestFinder(Named(), run=tmp_path, cpu=lambda: now)
-    plain = GuestFinder._read_guest
+    plain = GuestReader.read
 
-    def dear(self: GuestFinder, process: KvmProcess, ordered: object, answer: LibvirtAnswer) -> GuestTopology:
+    def dear(self: GuestReader, process: KvmProcess, ordered: object, *known: object) -> GuestTopology:
         nonlocal now
         if process.pid not in {real, *others}:
             raise GuestGoneError("another test's")
         read.append(process.pid)
         now += 0.6 * LOOK_S
-        return plain(self, process, None if process.pid in others else ordered, answer)  # type: ignore[arg-type]
+        return plain(self, process, None if process.pid in others else ordered, *known)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(GuestFinder, "_read_guest", dear)
+    monkeypatch.setattr(GuestReader, "read", dear)
     first = finder.find()
     assert read == [real, others[0]] and set(found(first, real, *others)) == set(read)
     assert {skip.pid for skip in first.skipped if "not read yet" in skip.reason} >= set(others[1:])
@@ -273,17 +274,17 @@ def test_a_look_ends_by_the_clock_too_where_others_have_the_cpus(
     mine = [claim() for _ in range(3)]
     now, read = 1000.0, list[int]()
     finder = GuestFinder(cpu=lambda: 0.0, clock=lambda: now)
-    plain = GuestFinder._read_guest
+    plain = GuestReader.read
 
-    def slow(self: GuestFinder, process: KvmProcess, ordered: object, answer: LibvirtAnswer) -> GuestTopology:
+    def slow(self: GuestReader, process: KvmProcess, ordered: object, *known: object) -> GuestTopology:
         nonlocal now
         if process.pid not in mine:
             raise GuestGoneError("another test's")
         read.append(process.pid)
         now += 0.6 * BUSY * LOOK_S
-        return plain(self, process, ordered, answer)  # type: ignore[arg-type]
+        return plain(self, process, ordered, *known)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(GuestFinder, "_read_guest", slow)
+    monkeypatch.setattr(GuestReader, "read", slow)
     finder.find()
     assert len(read) == 2
 

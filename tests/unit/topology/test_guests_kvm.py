@@ -13,7 +13,9 @@ import pytest
 from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology.guest import GuestTopology, Movability
-from vmplace.topology.guest_finder import GuestFinder, GuestScan, check_identity, with_unique_names
+from vmplace.topology.guest_finder import GuestFinder, GuestScan
+from vmplace.topology.guest_names import with_unique_names
+from vmplace.topology.guest_reader import check_identity
 from vmplace.topology.guests_kvm import KvmProcesses, is_guest, telling
 from vmplace.topology.procfs import parse_start_time, read_comm, read_start
 from vmplace.topology.vcpus import find_vcpu_tids
@@ -129,7 +131,7 @@ def test_page_tables_are_walked_once_while_mappings_stay(
     child = start_guest("private", "1")
     finder = GuestFinder()
     before = guest_of(child, finder.find())
-    monkeypatch.setattr("vmplace.topology.guest_finder.read_smaps", None)
+    monkeypatch.setattr("vmplace.topology.guest_reader.read_smaps", None)
     assert guest_of(child, finder.find()).ram == before.ram
 
 

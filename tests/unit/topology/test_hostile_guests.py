@@ -192,7 +192,7 @@ def test_what_no_rule_foresaw_is_that_guests_note(hostile: list[int], monkeypatc
             raise ZeroDivisionError("unforeseen")
         return read_smaps(pid)
 
-    monkeypatch.setattr("vmplace.topology.guest_finder.read_smaps", fail)
+    monkeypatch.setattr("vmplace.topology.guest_reader.read_smaps", fail)
     scan = GuestFinder().find()
     assert {guest.pid for guest in scan.guests} >= set(hostile[1:])
     assert [skip.reason for skip in scan.skipped if skip.pid == hostile[0]] == [

@@ -30,7 +30,7 @@ from lab.domain_xml import domain_xml
 from lab.kernel import FLAVOUR_VARIABLE, Flavour
 from lab.machine import boot_host
 from lab.scenario import Scenario, parse_scenario
-from lab.scenario_managers import of_emulation
+from lab.scenario_agents import of_emulation
 from lab.scenario_stage import boot_files, cpus_by_nid
 from lab.topology import read_topology
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from lab.machine import boot_host
 from lab.progress import Progress
 from lab.scenario import read_scenario
-from lab.scenario_managers import of_emulation
+from lab.scenario_agents import of_emulation
 from lab.scenario_prepare import prepare_stage
 from vmplace.sampling.recording import Recorder, iter_recording
 from vmplace.sampling.recording_frames import GuestFrame

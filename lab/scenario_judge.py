@@ -5,9 +5,9 @@ from typing import Any
 
 from lab.scenario import ManagerName, Scenario
 from lab.scenario_cost import Cost
+from lab.scenario_figures import ManagerFigures
 from lab.scenario_forecast import POLICY_OF, can_forecast, forecast_run_times
 from lab.scenario_lines import declared_lines
-from lab.scenario_managers import ManagerFigures
 from lab.scenario_meter import WindowSet
 from lab.scenario_probe import VMSTAT, moved_bytes
 from lab.scenario_result import GuestResult, ManagerResult

@@ -31,11 +31,12 @@ from lab.machine_share import MachineTimes, machine_share, read_machine_times
 from lab.progress import Progress
 from lab.scenario import ManagerName
 from lab.scenario_ask import ask_all, ask_patiently
+from lab.scenario_baselines import NoManager
 from lab.scenario_blame import killed_for, too_slow_for, whose_doing
 from lab.scenario_calls import longest_call_ms, start_tracing
 from lab.scenario_cost import Cost, measured_cost
 from lab.scenario_judge import Observed, is_intact
-from lab.scenario_managers import MANAGERS, Manager, NoManager
+from lab.scenario_managers import MANAGERS, Manager
 from lab.scenario_meter import FULL_SPEED, RETAKES, WindowSet, read_emulated_windows, read_windows
 from lab.scenario_prepare import Stage
 from lab.scenario_probe import LoadClock, read_progress, read_vcpu_cpus, read_versions, read_vmstat

@@ -13,8 +13,8 @@ from lab import scenario_stage
 from lab.machine import LabHost, boot_host
 from lab.progress import Progress
 from lab.scenario import parse_scenario
+from lab.scenario_agents import VmplaceAgent
 from lab.scenario_judge import is_intact
-from lab.scenario_managers import VmplaceAgent
 from lab.scenario_prepare import prepare_stage
 from tests.lab.test_agent import status, until
 

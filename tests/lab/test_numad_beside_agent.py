@@ -14,7 +14,7 @@ import pytest
 from lab.machine import LabHost, boot_host
 from lab.progress import Progress
 from lab.scenario import read_scenario
-from lab.scenario_managers import NUMAD_LOG, UP_FOR_A_DAY
+from lab.scenario_baselines import NUMAD_LOG, UP_FOR_A_DAY
 from lab.scenario_prepare import prepare_stage
 from tests.lab.test_agent import is_away, is_home, start_agent, status, until
 

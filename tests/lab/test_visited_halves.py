@@ -10,8 +10,8 @@ from lab import scenario_stage
 from lab.machine import LabHost, boot_host
 from lab.progress import Progress
 from lab.scenario import Scenario, read_scenario
+from lab.scenario_agents import VmplaceAgent
 from lab.scenario_judge import is_intact
-from lab.scenario_managers import VmplaceAgent
 from lab.scenario_meter import read_window
 from lab.scenario_prepare import prepare_stage
 from tests.lab.test_agent import until

@@ -8,7 +8,7 @@ CHECKOUT = Path(__file__).parents[2]
 ROOT_ERROR = "VmplaceError"
 WITHOUT = {
     "lab/emulated_host.py LabHost._migrated": "only a mistake in the program",
-    "lab/scenario_managers.py VmplaceAgent._running": "as above",
+    "lab/scenario_agents.py VmplaceAgent._running": "as above",
     "vmplace/actuation/journal.py Journal._append": "only a mistake in the program",
     "vmplace/actuation/journal.py Journal._replace": "as above",
     "vmplace/actuation/replicated_guest.py ReplicatedGuest.replicate": "tried again in each window",

@@ -30,7 +30,7 @@ from bench.readme_results import (
     with_status,
 )
 from lab.scenario import claims_of, read_scenario
-from lab.scenario_managers import of_emulation
+from lab.scenario_agents import of_emulation
 from vmplace.agent.config_sections import Config
 
 UNPLACED = ("shared-table-written", "shared-table-written-n2")

@@ -7,8 +7,8 @@ import pytest
 
 from lab.scenario import read_scenario
 from lab.scenario_cost import Cost
+from lab.scenario_figures import ManagerFigures
 from lab.scenario_judge import Observed, judged
-from lab.scenario_managers import ManagerFigures
 from lab.scenario_meter import WindowSet
 from lab.scenario_result import WORK_TOUCHES, ManagerResult
 from lab.topology import read_topology

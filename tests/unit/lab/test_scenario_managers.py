@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from lab.scenario import SCENARIOS, read_scenario
-from lab.scenario_managers import ASK_ROUNDS, has_meter, notes_of_numad, of_emulation
+from lab.scenario_agents import ASK_ROUNDS, has_meter, of_emulation
+from lab.scenario_baselines import notes_of_numad
 from tests.unit.lab.test_counters_meter import Region
 from vmplace.agent.config import parse_config
 from vmplace.agent.state import AgentStatus

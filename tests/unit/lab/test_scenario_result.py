@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from lab.scenario import ManagerName
+from lab.scenario_agents import figures_of_status
 from lab.scenario_commands import FULL
-from lab.scenario_managers import figures_of_status
 from lab.scenario_meter import MeteredWindow, elapsed_s
 from lab.scenario_result import ScenarioResult, write_result
 from lab.scenario_table import print_result

@@ -27,10 +27,10 @@ PLANNERS = (
     "held_back.py", "host_plan.py", "move_gains.py", "page_task.py", "steadiness.py", "vcpu_plan.py",
 )  # fmt: skip
 AGENTS = (
-    "full_controllers.py", "gather_choice.py", "gather_ties.py", "gather_trial.py", "gather_waits.py",
-    "gathering.py", "home.py", "loads.py", "unneeded_copies.py", "plan_changes.py", "plan_state.py",
-    "planner_view.py", "policy_auto.py", "spread.py", "trial.py", "vcpu_forecast.py", "vcpu_places.py",
-    "vcpu_ties.py",
+    "expected_accesses.py", "full_controllers.py", "gather_choice.py", "gather_ties.py",
+    "gather_trial.py", "gather_waits.py", "gathering.py", "home.py", "loads.py", "unneeded_copies.py",
+    "plan_changes.py", "plan_state.py", "planner_view.py", "policy_auto.py", "spread.py", "trial.py",
+    "vcpu_forecast.py", "vcpu_places.py", "vcpu_ties.py",
 )  # fmt: skip
 """Code of vmplace's own: of its planner, and of what the agent puts around it."""
 OWN_POLICY, AGENT = "vmplace", "agent:"

@@ -1,11 +1,7 @@
-"""What may the joint plan know of a host and its guests?  The agent's snapshot, as the planner reads it.
-
-Time: the planner's constants are of programs that run ``CLOCK_SCALE`` times as fast as real ones
-(docs/simulate.md).  ``Horizon`` says how the agent's time and prices relate to them.
-"""
+"""What may the joint plan know of a host and its guests?  The agent's snapshot, as the planner reads it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,13 +9,21 @@ from vmplace.model.counted_locality import as_local_as_counted
 from vmplace.model.counted_nodes import as_counted, shares_of_some
 from vmplace.model.described_memory import MIB, MLP, described_memory
 from vmplace.model.evidence import Entries
-from vmplace.model.heat_horizon import HORIZON_S
 from vmplace.model.host_memory import host_memory
 from vmplace.model.memory_system import MemorySystem
 from vmplace.model.metrics import Matrix
 from vmplace.model.touched_pages import HUGE_PAGES
 from vmplace.policy import home
-from vmplace.policy.corner_mix import asked_of
+from vmplace.policy.expected_accesses import (
+    THINK_NS,
+    Horizon,
+    expected_accesses,
+    known_s,
+    parallelism_of,
+    think_times,
+    weight_of_touch,
+    with_think,
+)
 from vmplace.policy.host_view import (
     ABSENT,
     REPLICATED,
@@ -46,29 +50,8 @@ BOUND = 0.005
 """By how much a protected guest may get slower for the others' sake."""
 FREE_MIB_PER_S = 1e6
 """Where no bandwidth is known, nodes are taken to serve whatever is asked: then distance alone counts."""
-LEAST_CPUS = 0.05
-"""Of an idle guest: it has some work now and then."""
-THINK_NS = 50.0
-"""Between two accesses of a vCPU, where nothing counts them: about as long as it waits for one."""
-
 ONE_WINDOW = np.ones(1, np.int64).tobytes()
 """All that moves of pages are paid over, of any number of them."""
-THINK_HALF_LIFE_S = 4.0
-THINK_LEAP = 1.5
-"""Work between two accesses that is so many times as long, or as short, is another phase of the program."""
-
-
-@dataclass(frozen=True)
-class Horizon:
-    """How the agent's time relates to the planner's.
-
-    ``scale``: seconds of the agent for one of the planner's.  ``price``: what changes cost, in the planner's
-    time, as a share of their price in real ns: 1 in a simulation whose programs are as short as the planner
-    thinks; 1 / scale where programs run as long as the agent.
-    """
-
-    scale: float = 50.0
-    price: float = 1 / 50.0
 
 
 def host_view(
@@ -83,9 +66,9 @@ def host_view(
     )
     traffics = [traffic(one.heat, one.node) for one in evidence]
     system = memory_of(snapshot.host)
-    think_ns = _think_ns(system, evidence, [*guests, *loads], traffics)
+    think_ns = think_times(system, evidence, [*guests, *loads], traffics)
     evidence = tuple(
-        _with_think(one, think, state, snapshot.now_ns / 1e9)
+        with_think(one, think, state, snapshot.now_ns / 1e9)
         for one, think in zip(evidence, think_ns, strict=True)
     )
     cores = free_cores(snapshot.host, rest)
@@ -127,7 +110,7 @@ def _evidence(
     if guest.lar is not None:
         _as_counted(entries, node, huge, guest.lar)
     _weigh_as_counted(guest, entries)
-    weight = _weight(entries, guest, known_s(guest, snapshot.window_s), horizon)
+    weight = weight_of_touch(entries, guest, known_s(guest, snapshot.window_s), horizon)
     # In place: they are this plan's own, and most of what it takes.
     np.multiply(entries.heat, weight, out=entries.heat)
     np.multiply(entries.recent, weight, out=entries.recent)
@@ -143,7 +126,7 @@ def _evidence(
         worker=worker,
         windows=np.ndarray(len(node), np.int64, ONE_WINDOW, strides=(0,)),
         read_ratio=None,
-        parallelism=_parallelism(guest),
+        parallelism=parallelism_of(guest),
         think_ns=THINK_NS,
         mlp=MLP,
         recent=entries.recent,
@@ -240,81 +223,11 @@ def _calm_since_ns(snapshot: Snapshot, name: str, state: State, horizon: Horizon
     return None if full_s * 1e9 >= snapshot.now_ns else full_s * 1e9 / horizon.scale
 
 
-def known_s(guest: GuestView, window_s: float) -> float:
-    """Return for how long the guest's pages have been watched, at least."""
-    return max(guest.known_s, (guest.pages.windows if guest.pages else 0) * window_s)
-
-
-def _weight(entries: Entries, guest: GuestView, known_s: float, horizon: Horizon) -> float:
-    """Return what one of the evidence's touches counts for, beside prices that are ``horizon.price``."""
-    if guest.dram_per_us is None:
-        # A touch may stand for one access or for thousands: more than was seen is not staked on it.
-        return horizon.price
-    seen = float(entries.heat.sum())
-    return _expected(guest, known_s, horizon) / seen if seen > 0 else 0.0
-
-
-def _expected(guest: GuestView, known_s: float, horizon: Horizon) -> float:
-    """Return the accesses that are expected of a guest.
-
-    What was seen is expected once more: of a guest that is known for a second, no more than a second's.
-    """
-    return _per_ns(guest) * 1e9 * min(known_s, HORIZON_S) / horizon.scale
-
-
 def _load(snapshot: Snapshot, guest: GuestView, state: State, horizon: Horizon) -> GuestEvidence:
     """Return what the planner may know of a guest that it moves nothing of."""
-    accesses = _expected(guest, known_s(guest, snapshot.window_s), horizon)
+    accesses = expected_accesses(guest, known_s(guest, snapshot.window_s), horizon)
     bound, stays = BOUND if guest.settings.protected else None, state.crowding.waits(guest)
-    return load(snapshot, guest, accesses, _parallelism(guest), bound, stays=stays)
-
-
-def _per_ns(guest: GuestView) -> float:
-    """Return the guest's accesses to DRAM a ns: counted, or those of vCPUs that wait half of the time."""
-    if guest.dram_per_us is not None:
-        return guest.dram_per_us / 1000
-    return _parallelism(guest) / (2 * THINK_NS)
-
-
-def _parallelism(guest: GuestView) -> float:
-    vcpus = max(len(guest.topology.vcpus), 1)
-    return float(vcpus if guest.cpus is None else min(max(guest.cpus, LEAST_CPUS), vcpus))
-
-
-def _think_ns(
-    system: MemorySystem,
-    evidence: tuple[GuestEvidence, ...],
-    guests: list[GuestView],
-    traffics: list[Matrix],
-) -> list[float]:
-    """Return the work between two accesses of each guest that explains the rate that was counted.
-
-    A vCPU's time between two accesses is work and latency / mlp (memory_system.py).  Where nothing counts, a
-    guest is taken to work half of its time.
-    """
-    shares = np.stack([one / max(float(one.sum()), 1e-300) for one in traffics])
-    reported = [guest.dram_per_us for guest in guests]
-    rates = np.array([_per_ns(guest) for guest in guests])
-    waits = system.visits @ system.waits(asked_of(system, rates, shares))
-    latency = np.einsum("gkj,kj->g", shares, system.latency + waits)
-    return [
-        one.think_ns if counted is None else max(one.parallelism / max(rate, 1e-6) - wait / one.mlp, 0.1)
-        for one, counted, rate, wait in zip(evidence, reported, rates.tolist(), latency.tolist(), strict=True)
-    ]
-
-
-def _with_think(guest: GuestEvidence, think_ns: float, state: State, now_s: float) -> GuestEvidence:
-    """Return a guest with work between two accesses as counted; of one node: that follows it, but for leaps.
-
-    One window's count varies by a tenth and more, and with it how many pages are to leave a full controller.
-    Pages that several nodes share follow no count anyhow (even_spread.py).
-    """
-    before = state.think_ns.get(guest.name)
-    is_of_one_node = guest.is_counted and guest.nodes_of_vcpus <= 1
-    if before is not None and is_of_one_node and 1 / THINK_LEAP < think_ns / before < THINK_LEAP:
-        kept = 0.5 ** ((now_s - state.planned_s) / THINK_HALF_LIFE_S)
-        think_ns = kept * before + (1 - kept) * think_ns
-    return replace(guest, think_ns=think_ns)
+    return load(snapshot, guest, accesses, parallelism_of(guest), bound, stays=stays)
 
 
 def _worker_nids(host: HostTopology, guest: GuestView) -> tuple[int, ...]:

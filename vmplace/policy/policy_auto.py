@@ -27,6 +27,7 @@ from vmplace.model.metrics import Matrix
 from vmplace.model.pages import GuestPages, RangePages
 from vmplace.model.touched_pages import HUGE_PAGES
 from vmplace.policy import guard, home
+from vmplace.policy.expected_accesses import Horizon, known_s
 from vmplace.policy.forecast import weighings
 from vmplace.policy.full_controllers import Crowding
 from vmplace.policy.gather_choice import chosen
@@ -38,7 +39,7 @@ from vmplace.policy.options import Weighing
 from vmplace.policy.plan import GuestView, Mode, PlacementPlan, Snapshot, Stay
 from vmplace.policy.plan_changes import allowed_places, changes_of, joined
 from vmplace.policy.plan_state import PlannedEntries, State, carried_over, remembered
-from vmplace.policy.planner_view import Horizon, host_view, known_s
+from vmplace.policy.planner_view import host_view
 from vmplace.policy.vcpu_plan import following_ns
 from vmplace.sampling.page_frames import block_offset
 from vmplace.topology.guest import PAGE_BYTES, Identity

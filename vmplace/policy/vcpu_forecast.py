@@ -20,10 +20,11 @@ from vmplace.model.memory_system import Demand, MemorySystem, beside, solved
 from vmplace.model.metrics import Matrix
 from vmplace.model.traffic import estimated_traffic
 from vmplace.policy.corner_mix import asked_of
+from vmplace.policy.expected_accesses import LEAST_CPUS, THINK_NS
 from vmplace.policy.forecast import UNCOUNTED, UNSEEN
 from vmplace.policy.options import COLD_NS, VCPUS, Option, Weighing
 from vmplace.policy.plan import GuestView, Snapshot, VcpuMove
-from vmplace.policy.planner_view import LEAST_CPUS, THINK_NS, memory_of
+from vmplace.policy.planner_view import memory_of
 from vmplace.policy.vcpu_ties import with_vcpus
 
 

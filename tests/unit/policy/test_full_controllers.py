@@ -9,11 +9,12 @@ from tests.unit.model.known_pages import with_history
 from tests.unit.policy.spread_guests import BUSY, CALM, Spread, narrow_host, sampled
 from tests.unit.policy.views import HVA, NPAGES, bits
 from vmplace.model.evidence import entries_of
+from vmplace.policy.expected_accesses import Horizon
 from vmplace.policy.full_controllers import CALM_S, Crowding, asked_shares, asks_of
 from vmplace.policy.loads import load
 from vmplace.policy.plan import GuestSettings, GuestView, Mode, PlacementPlan, Snapshot
 from vmplace.policy.plan_state import State
-from vmplace.policy.planner_view import Horizon, host_view
+from vmplace.policy.planner_view import host_view
 from vmplace.policy.policy_auto import AutoPolicy, by_pages
 from vmplace.topology.guest import Movability
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.unit.policy.test_host_plan import guest, two_nodes
 from vmplace.policy import guard
+from vmplace.policy.expected_accesses import Horizon
 from vmplace.policy.host_plan import HostPlanner
 from vmplace.policy.host_view import REPLICATED, Counters, GuestEvidence, HostView, Room, traffic
 from vmplace.policy.move_gains import PastMove
-from vmplace.policy.planner_view import Horizon
 
 MS = 1e6
 

@@ -20,8 +20,8 @@ from vmplace.interfaces.report_policy import parse_policy_table
 from vmplace.sampling.perf_script import parse_header, parse_samples
 from vmplace.sampling.recording import FILE_HEAD, FILE_MAGIC, FRAME_HEAD, FRAME_MAGIC, iter_recording
 from vmplace.topology.calibration import read_calibration
-from vmplace.topology.capabilities import probe_access_sampling, probe_damon
 from vmplace.topology.capability import Roots
+from vmplace.topology.sampling_capabilities import probe_access_sampling, probe_damon
 
 HOST = '{"kind":"host","nodes":[{"nid":0,"cpus":[0],"memory_bytes":1,"free_bytes":1}],"distances":[[0,0,10]]}'
 PACKAGE = Path(outside.__file__).parent

@@ -94,10 +94,8 @@ PLACES = {
     "step_thread.py:Worker.__init__": OWN,
     "thread_waits.py:ThreadTimes.__init__": OWN,
     "topology/calibration.py:read_machine_identity": HOST,
-    "topology/capabilities.py:probe_kpageflags": HOST,
     "topology/capabilities.py:probe_move_permission": OWN,
     "topology/capabilities.py:probe_numa_balancing": HOST,
-    "topology/capabilities.py:probe_pagemap": OWN,
     "topology/counter_capabilities.py:probe_cycle_counters": OWN,
     "topology/counter_capabilities.py:probe_ibs": OWN,
     "topology/guests_kvm.py:KvmProcesses._stats": PASSED,
@@ -114,6 +112,8 @@ PLACES = {
     "topology/procfs.py:read_thread_names": PASSED,
     "topology/resident.py:_scan": "_scanned opens what it asks, which the pass comes by",
     "topology/resident.py:_scanned": PASSED,
+    "topology/sampling_capabilities.py:probe_kpageflags": HOST,
+    "topology/sampling_capabilities.py:probe_pagemap": OWN,
     "topology/vcpus.py:_ask_waiting_threads": PASSED,
 }
 OWN_BY_NAME = "left_behind.py:_ended.has_ended"

@@ -16,8 +16,9 @@ from vmplace.interfaces.doctor import print_capabilities
 from vmplace.sampling.registry import SENSORS
 from vmplace.sampling.source_ibs import PMU
 from vmplace.topology import capabilities
-from vmplace.topology.capabilities import can_work, probe_access_sampling, probe_host
+from vmplace.topology.capabilities import can_work, probe_host
 from vmplace.topology.capability import Capability, Roots
+from vmplace.topology.sampling_capabilities import probe_access_sampling
 
 HOSTS = Path(__file__).parents[2] / "data/hosts"
 NOWHERE = "test:///nowhere"

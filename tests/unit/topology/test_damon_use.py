@@ -7,9 +7,9 @@ import pytest
 from tests.unit.sampling.damon_files import put, put_damon
 from vmplace.errors import UnsupportedHostError
 from vmplace.sampling.damon_admin import DamonAdmin
-from vmplace.topology.capabilities import probe_access_sampling, probe_damon
 from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.damon import ADMIN, TRACE_POINT, known_operations
+from vmplace.topology.sampling_capabilities import probe_access_sampling, probe_damon
 
 MODULES = ("damon_stat", "damon_reclaim", "damon_lru_sort")
 

@@ -14,12 +14,10 @@ from types import TracebackType
 from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
-import numpy as np
 
 from vmplace.errors import OutsideError, RecordingError, cure_of_reading, cure_of_writing
 from vmplace.outside import parse_json
-from vmplace.sampling.page_arrays import Bits, Indexes
-from vmplace.sampling.page_frames import block_count
+from vmplace.sampling.recording_body import DamagedError, arrays_of, batch_of
 from vmplace.sampling.recording_frames import (
     MOST_BODY_BYTES,
     BatchFrame,
@@ -28,10 +26,8 @@ from vmplace.sampling.recording_frames import (
     OldBatchFrame,
     OldFrame,
     PlanFrame,
-    RangeArrays,
     RunFrame,
     batch_frame,
-    bitmap_bytes,
     checked_batch,
     checked_plan,
     checked_run,
@@ -39,10 +35,9 @@ from vmplace.sampling.recording_frames import (
     guest_of,
     host_frame,
     host_of,
-    range_bytes,
 )
-from vmplace.sampling.sample import EarlyBits, NodeBits, NodeHits, RangeSample, SampleBatch
-from vmplace.topology.guest import GuestTopology, RamRange
+from vmplace.sampling.sample import SampleBatch
+from vmplace.topology.guest import GuestTopology
 from vmplace.topology.host import HostTopology
 
 Event: TypeAlias = HostTopology | GuestTopology | GuestFrame | SampleBatch | RunFrame | PlanFrame
@@ -120,7 +115,7 @@ class Recorder:
                 hint="record without early readings: first_ms = 0 in [readings]",
             )
         packer = zlib.compressobj(self._compression)
-        body = [packer.compress(array.data) for sample in batch.ranges for array in _arrays(sample)]
+        body = [packer.compress(array.data) for sample in batch.ranges for array in arrays_of(sample)]
         self._append(frame, b"".join([*body, packer.flush()]))
 
     def close(self) -> None:
@@ -195,19 +190,6 @@ def _opened(path: Path, flags: int) -> BinaryIO:
     return os.fdopen(fd, "wb")
 
 
-def _arrays(sample: RangeSample) -> tuple[Any, ...]:
-    """Return what is kept of a range, in the order in which ``_range_of`` reads it."""
-    arrays: list[Any] = [sample.accessed, sample.node_index, sample.huge]
-    if bits := sample.by_node:
-        arrays += [bits.accessed, *([] if bits.written is None else [bits.written])]
-        arrays += [one.accessed for one in bits.early]
-    if sample.counted is not None:
-        arrays += [sample.counted.pages.astype(np.int64), sample.counted.rows.astype(np.int64)]
-    if sample.text is not None:
-        arrays += [sample.text.astype(np.int64)]
-    return tuple(np.ascontiguousarray(one).reshape(-1) for one in arrays)
-
-
 def _check_head(path: Path, file: BinaryIO) -> int:
     head = file.read(FILE_HEAD.size)
     if len(head) < FILE_HEAD.size or not head.startswith(FILE_MAGIC):
@@ -238,7 +220,7 @@ def _iter_events(path: Path, file: BinaryIO, only_guest: str | None, frames: Any
             raise RecordingError(
                 f"{path}: no memory for the frame at offset {offset}", hint="replay it on a larger machine"
             ) from err
-        except (_DamagedError, OutsideError, zlib.error) as err:
+        except (DamagedError, OutsideError, zlib.error) as err:
             raise RecordingError(
                 f"{path}: {err} at offset {offset} of {path.stat().st_size}; "
                 f"{batches} batches before it are good",
@@ -249,29 +231,25 @@ def _iter_events(path: Path, file: BinaryIO, only_guest: str | None, frames: Any
             yield event
 
 
-class _DamagedError(Exception):
-    """What is wrong with one frame."""
-
-
 def _read_frame(file: BinaryIO, frames: Any) -> tuple[Frame | OldFrame, bytes] | None:
     head = file.read(FRAME_HEAD.size)
     if not head:
         return None
     if len(head) < FRAME_HEAD.size:
-        raise _DamagedError("the recording is cut short")
+        raise DamagedError("the recording is cut short")
     magic, head_bytes, body_bytes, crc = FRAME_HEAD.unpack(head)
     if magic != FRAME_MAGIC:
-        raise _DamagedError("no frame starts")
+        raise DamagedError("no frame starts")
     # Compared first: to read what is not there would take as much memory as the lengths say.
     if head_bytes + body_bytes > os.fstat(file.fileno()).st_size - file.tell():
-        raise _DamagedError("the recording is cut short or damaged")
+        raise DamagedError("the recording is cut short or damaged")
     if head_bytes > MOST_HEAD_BYTES:
-        raise _DamagedError(f"a head of {head_bytes} bytes")
+        raise DamagedError(f"a head of {head_bytes} bytes")
     payload = file.read(head_bytes + body_bytes)
     if len(payload) < head_bytes + body_bytes:
-        raise _DamagedError("the recording is cut short")
+        raise DamagedError("the recording is cut short")
     if zlib.crc32(payload) != crc:
-        raise _DamagedError("a damaged frame (wrong CRC)")
+        raise DamagedError("a damaged frame (wrong CRC)")
     return parse_json(payload[:head_bytes], frames), payload[head_bytes:]
 
 
@@ -288,77 +266,5 @@ def _event_of(frame: Frame | OldFrame, body: bytes, only_guest: str | None) -> E
         frame = frame.renewed
     if isinstance(frame, BatchFrame):
         frame = checked_batch(frame)
-        return _batch_of(frame, body) if only_guest in (None, frame.guest) else None
+        return batch_of(frame, body) if only_guest in (None, frame.guest) else None
     return host_of(frame)
-
-
-def _batch_of(frame: BatchFrame, body: bytes) -> SampleBatch:
-    wanted = frame_body_bytes(frame)
-    # One byte more than wanted shows a body that is too long without unpacking all of it.
-    raw = zlib.decompressobj().decompress(body, wanted + 1)
-    if len(raw) != wanted:
-        raise _DamagedError(f"a batch whose arrays do not hold the {wanted} bytes its ranges need")
-    ranges, at = [], 0
-    for ram, arrays in zip(frame.ranges, frame.arrays, strict=True):
-        ranges.append(_range_of(ram, arrays, _Body(raw, at), len(frame.nids)))
-        at += range_bytes(ram, arrays)
-    return SampleBatch(
-        frame.guest, frame.source, frame.coverage, frame.started_ns, frame.ended_ns, frame.nids, tuple(ranges)
-    )
-
-
-class _Body:
-    """Takes arrays off a batch's body, one after the other."""
-
-    def __init__(self, raw: bytes, at: int) -> None:
-        self._raw, self._at = raw, at
-
-    def take(self, dtype: Any, count: int) -> Any:
-        """Return the next ``count`` values."""
-        # Arrays of words need not begin at a whole word.
-        size = np.dtype(dtype).itemsize * count
-        found = np.frombuffer(self._raw[self._at : self._at + size], dtype)
-        self._at += size
-        return found
-
-
-def _range_of(ram: RamRange, arrays: RangeArrays, body: _Body, nodes: int) -> RangeSample:
-    accessed = body.take(np.uint8, ram.npages)
-    node_index = body.take(np.int8, ram.npages)
-    huge = body.take(np.uint8, block_count(ram))
-    if max(accessed.max(), huge.max()) > 1 or not -1 <= node_index.min() <= node_index.max() < nodes:
-        raise _DamagedError("a batch with pages on nodes that it does not tell, or touched by no 0 and no 1")
-    by_node = _bits_of(ram, arrays, body) if arrays.node_rows else None
-    counted = None
-    if arrays.counted is not None:
-        counted = NodeHits(_pages_of(ram, body, arrays.counted), _rows_of(body, arrays.counted, nodes))
-    text = None if arrays.text is None else _pages_of(ram, body, arrays.text)
-    return RangeSample(ram, accessed, node_index, huge, by_node, counted=counted, text=text)
-
-
-def _bits_of(ram: RamRange, arrays: RangeArrays, body: _Body) -> NodeBits:
-    def rows(count: int) -> Bits:
-        bits: Bits = body.take(np.uint64, count * bitmap_bytes(ram) // 8).reshape(count, -1)
-        if ram.npages % 64 and (bits[:, -1] >> np.uint64(ram.npages % 64)).any():
-            raise _DamagedError("a batch with touches of pages that its range does not have")
-        return bits
-
-    accessed = rows(arrays.node_rows)
-    written = rows(arrays.written_rows) if arrays.written_rows else None
-    return NodeBits(
-        accessed, written, tuple(EarlyBits(after_ns, rows(arrays.node_rows)) for after_ns in arrays.early_ns)
-    )
-
-
-def _pages_of(ram: RamRange, body: _Body, count: int) -> Indexes:
-    pages: Indexes = body.take(np.int64, count)
-    if count and not 0 <= pages.min() <= pages.max() < ram.npages:
-        raise _DamagedError("a batch with samples of pages that its range does not have")
-    return pages
-
-
-def _rows_of(body: _Body, count: int, nodes: int) -> Indexes:
-    rows: Indexes = body.take(np.int64, count)
-    if count and not 0 <= rows.min() <= rows.max() <= nodes:
-        raise _DamagedError("a batch with samples of nodes that it does not tell")
-    return rows

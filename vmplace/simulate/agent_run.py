@@ -32,8 +32,9 @@ from vmplace.policy.registry import begun
 from vmplace.sampling.guest_cost import ByCpus, MemoryRate, cost_of, lar_of, vcpus_by_cpus
 from vmplace.simulate.agent_host import SimulatedMachine, Trouble, VirtualClock, VirtualWakeup
 from vmplace.simulate.agent_source import TraceSource
+from vmplace.simulate.guest_counters import GuestCounters
 from vmplace.simulate.kernel_balancing import KernelBalancing
-from vmplace.simulate.simulation import SEED, GuestCounters, Simulation
+from vmplace.simulate.simulation import SEED, Simulation
 from vmplace.simulate.source_views import CLOCK_SCALE, Sensor
 from vmplace.topology.guest import GuestTopology
 from vmplace.topology.procfs import NORMAL_BALANCING

@@ -11,7 +11,6 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from vmplace.policy.host_view import (
     demand,
 )
 from vmplace.simulate.agent_clock import WAKE_NS, AgentClock
+from vmplace.simulate.guest_counters import GuestCounters, counters_now
 from vmplace.simulate.guest_run import GuestRun, share_cpus
 from vmplace.simulate.host_file import SimulatedHost
 from vmplace.simulate.kernel_balancing import KernelBalancing
@@ -44,33 +44,6 @@ SEED = 1
 MOST_SOLUTIONS = 16
 """So many loads are kept: of the sets of guests that run together while one of them rests."""
 Asked = tuple[tuple[int, float, float], ...]
-INSTRUCTIONS_PER_ACCESS = 3.0
-"""Of an access before any cache (guest_run.py, ACCESS_NS)."""
-
-
-@dataclass
-class GuestCounters:
-    """What one guest did so far, as counters of its vCPUs tell: exact sums, times in ns of the trace.
-
-    ``by_node``: of ``dram``, those of vCPUs on each node.
-    """
-
-    instructions: float = 0.0
-    vcpu_ns: float = 0.0
-    dram: float = 0.0
-    span_ns: float = 0.0
-    local: float = 0.0
-    by_node: Matrix = field(default_factory=lambda: np.zeros(1))
-
-    def add(self, guest: GuestRun, share: float, span: float) -> None:
-        """Count ``share`` of the guest's present window, which took ``span``."""
-        self.instructions += guest.raw_accesses * share * INSTRUCTIONS_PER_ACCESS
-        self.vcpu_ns += guest.parallelism * span
-        self.dram += guest.accesses * share
-        self.span_ns += span
-        # Once for all of a window: its pages may move while it lasts.
-        self.local += float(np.trace(guest.traffic)) * share
-        self.by_node = self.by_node + guest.traffic.sum(axis=1) * share
 
 
 class Simulation:
@@ -199,7 +172,7 @@ class Simulation:
     def _wake(self, active: list[GuestRun]) -> None:
         """Read the counters; look and plan if there may be something new."""
         load = self._load(active)
-        counters = [self._counters(guest, load, index) for index, guest in enumerate(active)]
+        counters = [counters_now(guest, load, index) for index, guest in enumerate(active)]
         due = self.clock.wake(self.now, [(c.accesses, c.latency_ns) for c in counters])
         if not (due or self.policy.every_wake):
             return
@@ -230,16 +203,6 @@ class Simulation:
                     held_up_ns = seen[guest.spec.name].held_up_ns(guest.parallelism, self.costs.flush_ns)
                     self.pause[guest.spec.name] += held_up_ns * kernel.planner.watch_share
             self._carry_out(active, kernel.planner.plan(self._view(active, None, estimated=False)))
-
-    def _counters(self, guest: GuestRun, load: Load, index: int) -> Counters:
-        rate, latency = float(load.rates[index]), float(load.latencies[index])
-        return Counters(
-            accesses=guest.traffic * (rate / guest.accesses),
-            latency_ns=latency,
-            busy_share=guest.think_ns / (guest.think_ns + latency / guest.spec.mlp),
-            read_ratio=guest.read_ratio,
-            faults_per_s=len(guest.fresh) * rate / guest.accesses * 1e9,
-        )
 
     def _carry_out(self, active: list[GuestRun], decision: HostPlacement) -> bool:
         if decision.vcpu_node:

@@ -176,7 +176,8 @@ changes nothing of that guest.
 A mistake leaves the guest alone; `vmplace status` and `why` name line, cause and cure. Other guests
 are not affected. `vmplace policy validate FILE` finds mistakes. An element, extra spec or
 annotation that this version does not know is reported and ignored, unless it looks like a misspelt
-key.
+key. Text or attributes of `<vmplace:policy>` itself are mistakes: each value stands in the element
+of its key.
 """
 
 

@@ -97,6 +97,8 @@ class Domain:
             self._text.append(text)
             if len(self._text) > MOST_TEXT:
                 raise ValueError("too long")
+        elif self._path == _POLICY and text.strip(" \t\r\n"):
+            raise ValueError("no policy of ours")
 
     def _end(self, name: str) -> None:
         if self._text is not None:

@@ -32,7 +32,12 @@ BINDING = frozenset({"strict", "restrictive"})
 NUMATUNE, QEMU = "<numatune>", "QEMU's policy=bind"
 """Who binds memory to nodes."""
 
+BLANKS = " \t\r\n"
+"""What XML takes for white space."""
+
 _POLICY = (f"{NAMESPACE} policy",)
+_POLICIES = frozenset({_POLICY, ("domain", "metadata", *_POLICY)})
+"""Where a policy stands: in a domain, or alone."""
 _SPEC = f"{NOVA} extraSpec"
 _INSTANCE = ("domain", "metadata", f"{NOVA} instance")
 _FLAVOUR = (*_INSTANCE, f"{NOVA} flavor")
@@ -201,9 +206,9 @@ class _Reader:
         if self._text is not None:
             hint = "write the value as text, such as <vmplace:mode>auto</vmplace:mode>"
             raise self._wrong(f"there is an element inside of {self._key!r}", hint)
-        if name == _POLICY[0] and where in {(), ("domain", "metadata")}:
+        if self._path in _POLICIES:
             self._start_policy(attributes)
-        elif where[-1:] == _POLICY and where[:-1] in {(), ("domain", "metadata")}:
+        elif where in _POLICIES:
             self._start_word(name, attributes)
         elif name == _SPEC and where[:2] == ("domain", "metadata"):
             self._begin(attributes.get("name", ""))
@@ -242,6 +247,8 @@ class _Reader:
             self._text.append(text)
             if sum(map(len, self._text)) > MAX_TEXT:
                 raise self._wrong(f"{self._key!r} is longer than {MAX_TEXT} letters", "see its form")
+        elif self._path in _POLICIES:
+            self._refuse_text(text)
         elif key := _NAMES.get(self._path):
             self._names[key] = (self._names.get(key, "") + text)[:MAX_TEXT]
         elif self._path == _PLACEMENT:
@@ -249,6 +256,15 @@ class _Reader:
             self._placement_size += len(text)
             if self._placement_size <= MAX_PLACEMENT:
                 self._placement.append("".join(text.split()))
+
+    def _refuse_text(self, text: str) -> None:
+        """Refuse what stands in a policy beside its elements: whoever wrote it meant something by it."""
+        loose = text.lstrip(BLANKS)
+        if loose:
+            # It comes as a whole, when the parser is past its end.
+            line = self._parser.CurrentLineNumber - loose.count("\n")
+            hint = "put each value into the element of its key: <vmplace:mode>manual</vmplace:mode>"
+            raise DomainXmlError(f"<vmplace:policy> has loose text {printable(loose.strip())!r}", line, hint)
 
     def _end(self, name: str) -> None:
         self._path = self._path[:-1]

@@ -144,6 +144,12 @@ def test_a_mistake_in_xml_is_reported_with_line_cause_and_cure(words, line, mess
             "two policies",
         ),
         ('<domain><numatune><memory mode="strict" nodeset="0-"/></numatune></domain>', 1, "numatune"),
+        (f'<policy xmlns="{NAMESPACE}">manual</policy>', 1, "loose text 'manual'"),
+        (f'<policy xmlns="{NAMESPACE}">\n\n  mode=manual\n\n</policy>', 3, "loose text 'mode=manual'"),
+        (f'<policy xmlns="{NAMESPACE}">\n<mode>auto</mode>\nmanual</policy>', 3, "loose text 'manual'"),
+        (f'<policy xmlns="{NAMESPACE}"><![CDATA[manual]]></policy>', 1, "loose text 'manual'"),
+        (f'<policy xmlns="{NAMESPACE}">&#160;</policy>', 1, "loose text"),
+        pytest.param(f'<policy xmlns="{NAMESPACE}">{"m" * 9000}\n</policy>', 1, "loose text 'mm", id="long"),
     ],
 )
 def test_xml_that_is_no_policy_is_reported_with_its_line(xml, line, message):
@@ -235,6 +241,7 @@ LEFT_ALONE = [
     (domain_xml({"mode": "atuo"}), "", "atuo"),
     (domain_xml({}, {"mode": "atuo"}), "", "atuo"),
     ("<domain", "", "no XML"),
+    (domain_xml({}).replace("</vmplace:policy>", "manual</vmplace:policy>"), "", "<vmplace:mode>manual</"),
     (domain_xml({"preferred_nids": "1"}), "allowed_nids = [0]", "not among allowed_nids"),
     (domain_xml({"allowed_nids": "7"}), "", "nodes [7], which are not there"),
     (

@@ -109,6 +109,13 @@ def test_only_a_policy_that_lets_memory_move_lets_the_hook_write(words, flavour,
     assert is_allowed == is_rewritten or said_nothing
 
 
+@pytest.mark.parametrize("old", ["</vmplace:policy>", "<vmplace:mode>"])
+def test_loose_text_in_a_policy_is_no_policy_for_the_hook_either(old: str):
+    given = strict_xml({"mode": "auto"}).replace(old, f"manual{old}")
+    assert domain_policy(given).error
+    assert run("db1", "migrate", "begin", "-", xml=given) == b""
+
+
 @pytest.mark.parametrize(
     "numatune",
     [

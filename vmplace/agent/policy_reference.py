@@ -177,7 +177,7 @@ A mistake leaves the guest alone; `vmplace status` and `why` name line, cause an
 are not affected. `vmplace policy validate FILE` finds mistakes. An element, extra spec or
 annotation that this version does not know is reported and ignored, unless it looks like a misspelt
 key. Text or attributes of `<vmplace:policy>` itself are mistakes: each value stands in the element
-of its key.
+of its key. So is a `<vmplace:policy>` of another namespace than `{NAMESPACE}`.
 """
 
 

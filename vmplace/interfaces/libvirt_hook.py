@@ -54,11 +54,13 @@ class Domain:
         self.has_policy = False
         self.bindings: list[tuple[int, dict[str, str]]] = []
         self._path: tuple[str, ...] = ()
+        self._prefixed: set[str] = set()
         self._key = ""
         self._text: list[str] | None = None
         self._parser = parser = expat.ParserCreate(None, " ")
         parser.XmlDeclHandler = self._declared
         parser.StartDoctypeDeclHandler = self._refused
+        parser.StartNamespaceDeclHandler = self._prefix
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._data
@@ -71,6 +73,10 @@ class Domain:
 
     def _refused(self, *_: object) -> None:
         raise ValueError("a document type")
+
+    def _prefix(self, prefix: str | None, space: str) -> None:
+        if (prefix or "").lower() == "vmplace":
+            self._prefixed.add(space)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         where, self._path = self._path, (*self._path, name)
@@ -85,12 +91,20 @@ class Domain:
             if space != NAMESPACE or key in self.words:
                 raise ValueError("no policy of ours")
             self._key, self._text = key, []
+        elif where == _METADATA and self._is_stray(name):
+            raise ValueError("no policy of ours")
         elif name == _SPEC and where[:2] == _METADATA:
             self._key, self._text = attributes.get("name", ""), []
         elif where == _NUMATUNE and name in ("memory", "memnode"):
             self.bindings.append((self._parser.CurrentByteIndex, attributes))
         elif self._path == _UUID:
             self._key, self._text = name, []
+
+    def _is_stray(self, name: str) -> bool:
+        """Tell whether it was meant for a policy, as topology/stray_policy.py does."""
+        space, _, word = name.rpartition(" ")
+        is_ours = space.lower().startswith("urn:vmplace") or space in self._prefixed
+        return space.lower().startswith("urn:vmplace:policy") or (word.lower() == "policy" and is_ours)
 
     def _data(self, text: str) -> None:
         if self._text is not None:

@@ -13,6 +13,7 @@ from xml.parsers import expat
 from vmplace.errors import VmplaceError
 from vmplace.outside import printable
 from vmplace.topology.cpulist import parse_cpulist
+from vmplace.topology.stray_policy import StrayPolicies
 
 NAMESPACE = "urn:vmplace:policy:1"
 PREFIX = "vmplace"
@@ -36,8 +37,9 @@ BLANKS = " \t\r\n"
 """What XML takes for white space."""
 
 _POLICY = (f"{NAMESPACE} policy",)
-_POLICIES = frozenset({_POLICY, ("domain", "metadata", *_POLICY)})
-"""Where a policy stands: in a domain, or alone."""
+_PARENTS = frozenset({(), ("domain", "metadata")})
+"""Where a policy stands: alone, or in a domain."""
+_POLICIES = frozenset((*parent, *_POLICY) for parent in _PARENTS)
 _SPEC = f"{NOVA} extraSpec"
 _INSTANCE = ("domain", "metadata", f"{NOVA} instance")
 _FLAVOUR = (*_INSTANCE, f"{NOVA} flavor")
@@ -155,6 +157,8 @@ class _Reader:
         # Else each line comes by itself: a policy of empty lines would take half a minute.
         self._parser.buffer_text = True
         self._parser.StartDoctypeDeclHandler = self._refuse_doctype
+        self._strays = StrayPolicies()
+        self._parser.StartNamespaceDeclHandler = self._strays.declare
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._data
@@ -210,6 +214,8 @@ class _Reader:
             self._start_policy(attributes)
         elif where in _POLICIES:
             self._start_word(name, attributes)
+        elif where in _PARENTS and self._strays.is_stray(name, is_alone=not where):
+            self._refuse_stray(name)
         elif name == _SPEC and where[:2] == ("domain", "metadata"):
             self._begin(attributes.get("name", ""))
         elif where == ("domain", "numatune"):
@@ -226,6 +232,12 @@ class _Reader:
             )
             raise self._wrong("<vmplace:policy> has attributes", hint)
         self._has_policy = True
+
+    def _refuse_stray(self, name: str) -> None:
+        space, _, word = name.rpartition(" ")
+        hint = f'write <vmplace:policy xmlns:vmplace="{NAMESPACE}">, and each key inside of it'
+        reported = f'<{printable(word)}> of the namespace "{printable(space)}" is no policy of vmplace'
+        raise self._wrong(reported, hint)
 
     def _start_word(self, name: str, attributes: dict[str, str]) -> None:
         space, _, key = name.rpartition(" ")

@@ -157,6 +157,49 @@ def test_xml_that_is_no_policy_is_reported_with_its_line(xml, line, message):
     assert said.error and message in said.error and f"line {line} " in said.error
 
 
+STRAY = [
+    '<vmplace:policy xmlns:vmplace="urn:vmplace:policy">{}</vmplace:policy>',
+    '<vmplace:policy xmlns:vmplace="urn:vmplace:policy:2">{}</vmplace:policy>',
+    '<vmplace:policy xmlns:vmplace="urn:vmplcae:policy:1">{}</vmplace:policy>',
+    '<p:policy xmlns:p="URN:VMPlace:policy:1">{}</p:policy>',
+    '<policy xmlns="urn:vmplace:1">{}</policy>',
+    f'<vmplace:polcy xmlns:vmplace="{NAMESPACE}">{{}}</vmplace:polcy>',
+    f'<vmplace:mode xmlns:vmplace="{NAMESPACE}">manual</vmplace:mode>',
+]
+"""Elements of <metadata> that somebody meant for a policy."""
+OF_OTHERS = [
+    '<policy xmlns="https://example.org/backup/1"><mode>auto</mode>twice a day</policy>',
+    '<p:policy xmlns:p="urn:backup:policy:1"/>',
+    '<vmplace:note xmlns:vmplace="urn:example:1">policy</vmplace:note>',
+    '<vmplace:placement xmlns:vmplace="urn:vmplace:placement:2">AAAA</vmplace:placement>',
+    f'<b:box xmlns:b="urn:b"><vmplace:policy xmlns:vmplace="{NAMESPACE}">manual</vmplace:policy></b:box>',
+]
+
+
+def beside_a_flavour(element: str, more: str = "") -> str:
+    """Return a domain whose flavour says auto, with an element more in its metadata."""
+    written = element.replace("{}", "<vmplace:mode>manual</vmplace:mode>" if "<vmplace:" in element else "")
+    return domain_xml(None, {"mode": "auto"}, more).replace("<metadata>", f"<metadata>\n{written}")
+
+
+@pytest.mark.parametrize("element", STRAY)
+def test_a_policy_of_another_namespace_leaves_the_guest_alone(element: str):
+    what = decided(parse_config("", FILE), "db1", domain_policy(beside_a_flavour(element)), (0, 1))
+    assert what.settings.mode is Mode.MANUAL
+    assert "line 2" in str(what.problem) and f'xmlns:vmplace="{NAMESPACE}"' in str(what.problem)
+
+
+@pytest.mark.parametrize("element", OF_OTHERS)
+def test_elements_of_other_products_are_none_of_ours(element: str):
+    what = decided(parse_config("", FILE), "db1", domain_policy(beside_a_flavour(element)), (0, 1))
+    assert what.settings.mode is Mode.AUTO and what.problem is None and what.notes == ()
+
+
+@pytest.mark.parametrize("element", ["<policy>manual</policy>", STRAY[0].format("")])
+def test_a_document_that_is_called_a_policy_is_one_of_ours_or_a_mistake(element: str):
+    assert f'xmlns:vmplace="{NAMESPACE}"' in str(domain_policy(element).error)
+
+
 def test_words_of_later_versions_are_reported_and_ignored():
     words = {"mode": "advise", "colour_of_pages": "blue"}
     what = decided(parse_config("", FILE), "db1", domain_policy(domain_xml(words)), (0, 1))

@@ -15,7 +15,7 @@ from xml.parsers import expat
 import pytest
 from lxml import etree
 
-from tests.unit.agent.test_guest_policy import WHOLE, domain_xml
+from tests.unit.agent.test_guest_policy import OF_OTHERS, STRAY, WHOLE, beside_a_flavour, domain_xml
 from vmplace.agent.config import parse_config
 from vmplace.agent.decided import decided
 from vmplace.agent.guest_policy import Technique
@@ -114,6 +114,13 @@ def test_loose_text_in_a_policy_is_no_policy_for_the_hook_either(old: str):
     given = strict_xml({"mode": "auto"}).replace(old, f"manual{old}")
     assert domain_policy(given).error
     assert run("db1", "migrate", "begin", "-", xml=given) == b""
+
+
+@pytest.mark.parametrize("element", [*STRAY, *OF_OTHERS])
+def test_what_was_meant_for_a_policy_is_the_same_to_the_hook_and_the_agent(element: str):
+    given = beside_a_flavour(element, UUID + STRICT)
+    printed = run("db1", "migrate", "begin", "-", xml=given)
+    assert (domain_policy(given).error is None) == (element in OF_OTHERS) == (b"restrictive" in printed)
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,7 @@ BAD = [
     ("d.xml", domain_xml({"mode": "atuo"}), "d.xml:2: mode: ", '"auto"'),
     ("d.xml", "<domain>\n<metadata>", "d.xml:2: no XML", "xmllint"),
     ("p.xml", policy_xml({}).replace("\n", "\nmanual\n"), "p.xml:2: ", "<vmplace:mode>manual</vmplace:mode>"),
+    ("p.xml", policy_xml({}).replace("policy:1", "policy"), "p.xml:1: ", f'xmlns:vmplace="{NAMESPACE}"'),
     ("v.toml", '[guests.db1]\nmode = "atuo"\n[guests.db2]\nmod = 1\n', "v.toml:2:1", "did you mean 'mode'?"),
     ("v.toml", "window_ms = 1\n", "v.toml:1:1", "20 to 60000"),
 ]

@@ -96,13 +96,14 @@ def set_(  # noqa: PLR0913 - click's arguments
 
     if not (words or unset or remove):
         raise click.UsageError("nothing to set: give KEY=VALUE, --unset KEY or --remove")
+    if remove and (words or unset):
+        raise click.UsageError("--remove takes all of the policy out: leave KEY=VALUE and --unset out")
+    changes = _parsed(words, unset)
     domain = read_domain(libvirt_uri, guest)
     where = domain.where(live=live, config=config)
-    wanted: dict[str, str] | None = None
-    if not remove:
-        wanted = words_of(domain.said(config=where == "config").words) | _parsed(words)
-        wanted = {key: text for key, text in wanted.items() if key not in unset}
-        _check(wanted)
+    wanted = (
+        None if remove else _changed(words_of(domain.said(config=where == "config").words), changes, unset)
+    )
     write_words(libvirt_uri, domain, wanted, where)
     if as_json:
         print_json({"name": domain.name, "where": where, "keys": wanted or {}})
@@ -110,17 +111,28 @@ def set_(  # noqa: PLR0913 - click's arguments
         click.echo(f"{domain.name}: {'policy taken out' if wanted is None else 'policy set'} ({where})")
 
 
-def _parsed(words: tuple[str, ...]) -> dict[str, str]:
-    from vmplace.agent.guest_policy import KEYS
-
+def _parsed(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, str]:
+    """Return the values by key; raises UsageError where one key is to be two things."""
     for word in words:
         if "=" not in word:
             raise click.UsageError(f"{word!r} is no KEY=VALUE")
-    pairs = {key: text for key, _, text in (word.partition("=") for word in words)}
-    for key in pairs:
+    pairs = [(key, text) for key, _, text in (word.partition("=") for word in words)]
+    keys = [*(key for key, _ in pairs), *dict.fromkeys(unset)]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise click.UsageError(f"{twice[0]!r} is given twice: keep one KEY=VALUE, or --unset KEY")
+    return dict(pairs)
+
+
+def _changed(present: dict[str, str], changes: dict[str, str], unset: tuple[str, ...]) -> dict[str, str]:
+    """Return what the policy is to be; raises VmplaceError for a mistake in it."""
+    from vmplace.agent.guest_policy import KEYS
+
+    for key in (*changes, *(key for key in unset if key not in present)):
         if key not in KEYS:
             raise VmplaceError(f"key {key!r} is not known", hint=f"known: {', '.join(KEYS)}")
-    return pairs
+    wanted = {key: text for key, text in (present | changes).items() if key not in unset}
+    _check(wanted)
+    return wanted
 
 
 def _check(words: dict[str, str]) -> None:

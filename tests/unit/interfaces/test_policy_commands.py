@@ -88,6 +88,8 @@ def test_a_key_is_unset_and_the_policy_taken_out(connection: Any):
     [
         (("mode=atuo",), '"auto"'),
         (("moed=auto",), "known: mode"),
+        (("--unset", "moed"), "known: mode"),
+        (("mode=auto", "--unset", "nosuch"), "known: mode"),
         (("techniques=interleave",), 'add "move"'),
     ],
 )
@@ -98,10 +100,29 @@ def test_what_is_wrong_is_reported_and_changes_nothing(connection: Any, words, c
     assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "advise"}
 
 
-def test_usage_is_reported_with_its_own_code(connection: Any):
-    assert run("set", "test").exit_code == 2
-    assert run("set", "test", "mode").exit_code == 2
-    assert run("apply", "test").exit_code == 2
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("set", "test"),
+        ("set", "test", "mode"),
+        ("set", "test", "--remove", "mode=auto"),
+        ("set", "test", "--remove", "--unset", "mode"),
+        ("set", "test", "mode=auto", "--unset", "mode"),
+        ("set", "test", "mode=auto", "mode=manual"),
+        ("apply", "test"),
+    ],
+)
+def test_usage_is_reported_with_its_own_code_and_changes_nothing(connection: Any, words: tuple[str, ...]):
+    run("set", "test", "mode=advise")
+    assert run(*words).exit_code == 2
+    assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "advise"}
+
+
+def test_a_key_that_only_the_xml_knows_can_be_unset(connection: Any):
+    text = "<policy><mode>auto</mode><colour>red</colour></policy>"
+    connection.lookupByName("test").setMetadata(2, text, "vmplace", NAMESPACE, 0)
+    assert run("set", "test", "--unset", "colour", "--unset", "colour").exit_code == 0
+    assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "auto"}
 
 
 def test_without_an_agent_what_holds_is_looked_up(connection: Any, tmp_path: Path):

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from vmplace.interfaces.options import (
     socket_option,
 )
 from vmplace.topology.guests_libvirt import SYSTEM_URI
+
+if TYPE_CHECKING:
+    from vmplace.interfaces.domain_metadata import DomainXml
 
 uri_option = click.option("--libvirt-uri", default=SYSTEM_URI, show_default=True, help="Where libvirt is.")
 
@@ -92,7 +95,7 @@ def set_(  # noqa: PLR0913 - click's arguments
 
     The agent follows within a window.  A mistake is reported, and nothing changes.
     """
-    from vmplace.interfaces.domain_metadata import read_domain, words_of, write_words
+    from vmplace.interfaces.domain_metadata import read_domain, write_words
 
     if not (words or unset or remove):
         raise click.UsageError("nothing to set: give KEY=VALUE, --unset KEY or --remove")
@@ -101,9 +104,7 @@ def set_(  # noqa: PLR0913 - click's arguments
     changes = _parsed(words, unset)
     domain = read_domain(libvirt_uri, guest)
     where = domain.where(live=live, config=config)
-    wanted = (
-        None if remove else _changed(words_of(domain.said(config=where == "config").words), changes, unset)
-    )
+    wanted = None if remove else _changed(_present(domain, where), changes, unset)
     write_words(libvirt_uri, domain, wanted, where)
     if as_json:
         print_json({"name": domain.name, "where": where, "keys": wanted or {}})
@@ -121,6 +122,19 @@ def _parsed(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, str]:
     if twice := [key for key in keys if keys.count(key) > 1]:
         raise click.UsageError(f"{twice[0]!r} is given twice: keep one KEY=VALUE, or --unset KEY")
     return dict(pairs)
+
+
+def _present(domain: "DomainXml", where: str) -> dict[str, str]:
+    """Return the keys that stay; raises VmplaceError where one cannot be read: it would be lost."""
+    from vmplace.interfaces.domain_metadata import words_of
+
+    both = [
+        domain.said(config=config) for config in ([False, True] if where == "both" else [where == "config"])
+    ]
+    if error := next((said.error for said in both if said.error), None):
+        hint = f"mend it: virsh edit {domain.name}; or take it out: vmplace policy set {domain.name} --remove"
+        raise VmplaceError(error, hint=hint)
+    return words_of(both[0].words)
 
 
 def _changed(present: dict[str, str], changes: dict[str, str], unset: tuple[str, ...]) -> dict[str, str]:

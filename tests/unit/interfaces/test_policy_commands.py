@@ -125,6 +125,18 @@ def test_a_key_that_only_the_xml_knows_can_be_unset(connection: Any):
     assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "auto"}
 
 
+@pytest.mark.parametrize("where", [1, 2])
+def test_a_policy_that_cannot_be_read_is_not_written_over(connection: Any, where: int):
+    """Its mode would be lost.  ``where``: of the running domain, or of the next start's."""
+    domain = connection.lookupByName("test")
+    domain.setMetadata(2, "<policy><mode>manual</mode>loose</policy>", "vmplace", NAMESPACE, where)
+    refused = run("set", "test", "priority=protected")
+    assert refused.exit_code == 1 and "loose" in output_of(refused) and "--remove" in output_of(refused)
+    assert "<vmplace:mode>manual" in domain.XMLDesc(0 if where == 1 else 2)
+    assert run("set", "test", "--remove").exit_code == 0
+    assert run("set", "test", "priority=protected").exit_code == 0
+
+
 def test_without_an_agent_what_holds_is_looked_up(connection: Any, tmp_path: Path):
     config = tmp_path / "vmplace.toml"
     config.write_text('[defaults]\nreplica_mb = 7\n[guests."te*"]\nmode = "manual"\n')

@@ -59,12 +59,12 @@ class OutsideError(VmplaceError, ValueError):
 
 
 class ConfigError(VmplaceError):
-    """A file written by a person is wrong; ``place`` is ``file:line:column``."""
+    """What a person wrote is wrong; ``place`` is ``file:line:column``, empty for what stands in no file."""
 
     code = "bad-config"
 
     def __init__(self, message: str, *, place: str, hint: str | None = None) -> None:
-        super().__init__(f"{place}: {message}", hint=hint)
+        super().__init__(f"{place}: {message}" if place else message, hint=hint)
         self.place = place
 
 

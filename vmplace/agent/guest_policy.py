@@ -36,13 +36,18 @@ class GuestPolicy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         | None
     ) = None
     allowed_nids: (
-        Annotated[Nids, msgspec.Meta(description="a list of nodes that may hold its memory, such as [0, 1]")]
+        Annotated[
+            Nids, msgspec.Meta(description="a list of nodes that may hold its memory", examples=[[0, 1]])
+        ]
         | None
     ) = None
     preferred_nids: (
         Annotated[
             Nids,
-            msgspec.Meta(description="a list of nodes that hold its memory as long as it has room there"),
+            msgspec.Meta(
+                description="a list of nodes that hold its memory as long as it has room there",
+                examples=[[0]],
+            ),
         ]
         | None
     ) = None
@@ -135,10 +140,9 @@ def check(policy: GuestPolicy) -> None:
             raise ContradictionError("techniques", f'techniques: "{needs}" needs "move"', hint)
     preferred, allowed = set(policy.preferred_nids or ()), policy.allowed_nids
     if allowed is not None and (outside := sorted(preferred.difference(allowed))):
-        hint = f"add {outside} to allowed_nids, or prefer others"
-        raise ContradictionError(
-            "preferred_nids", f"preferred_nids {outside} are not among allowed_nids", hint
-        )
+        nids = ", ".join(map(str, outside))
+        hint = f"add {nids} to allowed_nids, or prefer others"
+        raise ContradictionError("preferred_nids", f"preferred_nids {nids} are not among allowed_nids", hint)
 
 
 def merged(policies: Sequence[GuestPolicy]) -> GuestPolicy:

@@ -14,9 +14,19 @@ import msgspec
 from vmplace.agent.guest_policy import GONE_KEYS, KEYS, NOTHING, ContradictionError, GuestPolicy, check
 from vmplace.agent.key_text import description, toml_words
 from vmplace.errors import ConfigError
-from vmplace.topology.domain_policy import DomainPolicy, Word, parse_nodeset
+from vmplace.outside import printable
+from vmplace.policy.schedule import parse_stretch
+from vmplace.topology.domain_policy import MOST_NID, DomainPolicy, Word, parse_nodeset
 
-_DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
+_DIGITS = re.compile(r"[0-9]+")
+MOST_DIGITS = 12
+IN_TEXT = {
+    "allowed_nids": "such as 0,1 or 0-1",
+    "preferred_nids": "such as 0,1 or 0-1",
+    "techniques": "such as move replicate",
+    "schedule": 'with ";" between them',
+}
+"""How lists are written, where TOML has brackets."""
 MISSPELT = 0.7
 """difflib's ratio from which an unknown word is taken for a misspelt key, not for one of a later version."""
 
@@ -58,52 +68,77 @@ def _policy_of(words: Iterable[Word], place: str, form: str, ignored: list[str])
     try:
         check(policy)
     except ContradictionError as err:
-        raise ConfigError(str(err), place=f"{place}:{lines[err.key]}", hint=err.hint) from None
+        raise ConfigError(str(err), place=_at(place, lines[err.key]), hint=err.hint) from None
     return policy
 
 
 def _note_unknown(word: Word, place: str, form: str, ignored: list[str]) -> None:
     name = form.format(word.key[:40])
     if word.key in GONE_KEYS:
-        ignored.append(f"{place}:{word.line}: {name} is gone: {GONE_KEYS[word.key]}; take it out")
+        ignored.append(f"{_at(place, word.line)}: {name} is gone: {GONE_KEYS[word.key]}; take it out")
         return
     close = difflib.get_close_matches(word.key[:40].lower().replace("-", "_"), KEYS, n=1, cutoff=MISSPELT)
     if close:
         hint = f"did you mean {form.format(close[0])}?"
-        raise ConfigError(f"{name} is not known", place=f"{place}:{word.line}", hint=hint)
-    ignored.append(f"{place}:{word.line}: {name} is not known to this version, and ignored")
+        raise ConfigError(f"{name} is not known", place=_at(place, word.line), hint=hint)
+    ignored.append(f"{_at(place, word.line)}: {name} is not known to this version, and ignored")
+
+
+def _at(place: str, line: int) -> str:
+    return f"{place}:{line}" if place else ""
+
+
+def wanted(key: str) -> str | None:
+    """Return what a key takes, as it is written in XML."""
+    return description(GuestPolicy, key, IN_TEXT.get(key))
 
 
 def _value(word: Word, place: str) -> object:
     """Return the value of a known key; raises ConfigError."""
-    wanted = description(GuestPolicy, word.key)
+    place, hint = _at(place, word.line), wanted(word.key)
     try:
         native = FORMS.get(word.key, str)(word.text)
         checked = msgspec.convert({word.key: native}, GuestPolicy)
     except msgspec.ValidationError as err:
         reported = toml_words(str(err).partition(" - at `$")[0])
-        raise ConfigError(f"{word.key}: {reported}", place=f"{place}:{word.line}", hint=wanted) from None
+        raise ConfigError(f"{word.key}: {reported}", place=place, hint=hint) from None
     except ValueError as err:
-        raise ConfigError(f"{word.key}: {err}", place=f"{place}:{word.line}", hint=wanted) from None
+        raise ConfigError(f"{word.key}: {err}", place=place, hint=hint) from None
     return getattr(checked, word.key)
 
 
-def _number(text: str) -> object:
-    """Return a number, or the text that is none: what float() takes beside decimals is no number here."""
-    if not _DECIMAL.fullmatch(text):
-        return text
-    return float(text) if "." in text else int(text)
+def _number(text: str) -> int:
+    """Return a whole number: what int() takes beside digits is none here."""
+    if not _DIGITS.fullmatch(text):
+        raise ValueError(f"{printable(text)!r} is no whole number")
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"{printable(text)!r} has more than {MOST_DIGITS} digits")
+    return int(text)
 
 
 def _nids(text: str) -> tuple[int, ...]:
     """Return the nodes of a set without gaps between its commas, as the schema has it."""
-    if not all(part.strip() for part in text.split(",")):
+    parts = [part.strip() for part in text.split(",")]
+    if text and not all(parts):
         raise ValueError("nothing stands before or after a comma")
-    return parse_nodeset(text)
+    for part in parts:
+        try:
+            parse_nodeset(part)
+        except ValueError:
+            raise ValueError(f"{printable(part)!r} is no node (0 to {MOST_NID}), and no range") from None
+    nids = parse_nodeset(text)
+    if not nids:
+        raise ValueError("it names no node")
+    return nids
 
 
 def _times(text: str) -> list[str]:
-    return [part.strip() for part in text.split(";") if part.strip()]
+    times = [part.strip() for part in text.split(";") if part.strip()]
+    for one in times:
+        parse_stretch(one)
+    if not times:
+        raise ValueError("it names no time")
+    return times
 
 
 FORMS: dict[str, Callable[[str], object]] = {

@@ -153,8 +153,8 @@ def _check(words: dict[str, str]) -> None:
     from vmplace.agent.policy_text import stated_policies
     from vmplace.topology.domain_policy import DomainPolicy, Word
 
-    said = tuple(Word(key, text, line) for line, (key, text) in enumerate(words.items(), 1))
-    stated_policies(DomainPolicy(said, has_policy=True), "key")
+    said = tuple(Word(key, text, 0) for key, text in words.items())
+    stated_policies(DomainPolicy(said, has_policy=True), "")
 
 
 @policy.command(
@@ -275,14 +275,10 @@ def _explained(guest: str, config: Path | None, uri: str) -> Any:
 
 
 def _print_keys(as_json: bool) -> None:
-    from vmplace.agent.guest_policy import DEFAULTS, KEYS, GuestPolicy
-    from vmplace.agent.key_text import description
-    from vmplace.agent.policy_text import text_of
+    from vmplace.agent.guest_policy import DEFAULTS, KEYS
+    from vmplace.agent.policy_text import text_of, wanted
 
-    keys = {
-        key: {"wanted": description(GuestPolicy, key), "default": text_of(getattr(DEFAULTS, key))}
-        for key in KEYS
-    }
+    keys = {key: {"wanted": wanted(key), "default": text_of(getattr(DEFAULTS, key))} for key in KEYS}
     if as_json:
         print_json({"keys": keys})
         return

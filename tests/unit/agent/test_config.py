@@ -31,6 +31,7 @@ WRONG = [
     (f"socket = '/{'x' * 102}'", "1:1", "socket", "at most 102 characters"),
     ("numa_balancing = 'off'", "1:1", "invalid enum value 'off'", '"leave"'),
     ("window_ms = 500\nbudget = [", "2:11", "not valid TOML", "toml.io"),
+    ("[defaults]\nallowed_nids = '0,1'", "2:1", "expected array, got text", "such as [0, 1]"),
     ("a = \n", "1:5", "not valid TOML", "toml.io"),
 ]
 

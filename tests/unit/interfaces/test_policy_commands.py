@@ -84,6 +84,18 @@ def test_a_key_is_unset_and_the_policy_taken_out(connection: Any):
 
 
 @pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("mode=atuo", "mode: invalid enum value 'atuo'"),
+        ("allowed_nids=-1", "allowed_nids: '-1' is no node (0 to 1023), and no range"),
+        ("techniques=gather", 'techniques: "gather" needs "move"'),
+    ],
+)
+def test_a_mistake_of_a_command_line_has_no_line_of_a_file(connection: Any, word: str, message: str):
+    assert str(run("set", "test", word).exception) == message
+
+
+@pytest.mark.parametrize(
     ("words", "cure"),
     [
         (("mode=atuo",), '"auto"'),
@@ -91,6 +103,7 @@ def test_a_key_is_unset_and_the_policy_taken_out(connection: Any):
         (("--unset", "moed"), "known: mode"),
         (("mode=auto", "--unset", "nosuch"), "known: mode"),
         (("techniques=interleave",), 'add "move"'),
+        (("allowed_nids=[0,1]",), "such as 0,1 or 0-1"),
     ],
 )
 def test_what_is_wrong_is_reported_and_changes_nothing(connection: Any, words, cure):
@@ -254,4 +267,6 @@ def test_stdin_that_holds_nothing_or_no_text_is_a_mistake():
 
 
 def test_all_keys_are_explained():
-    assert set(json.loads(run("explain", "--json").stdout)["keys"]) == set(WHOLE)
+    keys = json.loads(run("explain", "--json").stdout)["keys"]
+    assert set(keys) == set(WHOLE)
+    assert "such as 0,1 or 0-1" in keys["allowed_nids"]["wanted"]

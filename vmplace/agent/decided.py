@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from vmplace.agent.config import GuestRule, LoadedConfig
 from vmplace.agent.guest_policy import DEFAULTS, KEYS, ContradictionError, GuestPolicy, merged, settings_of
 from vmplace.agent.narrowed import narrowed
-from vmplace.agent.policy_text import StatedPolicies, stated_policies, text_of
+from vmplace.agent.policy_text import StatedPolicies, shown, stated_policies
 from vmplace.errors import ConfigError
 from vmplace.policy.plan import GuestSettings, Mode
 from vmplace.topology.domain_policy import NUMATUNE, DomainPolicy
@@ -83,7 +83,7 @@ def changed_words(before: Decided, now: Decided) -> str:
     """Return which keys changed, old -> new and who says so; empty if none did."""
     keys = (key for key in KEYS if getattr(before.policy, key) != getattr(now.policy, key))
     reported = (
-        f"{key}: {text_of(getattr(before.policy, key))} -> {text_of(getattr(now.policy, key))} "
+        f"{key}: {shown(key, getattr(before.policy, key))} -> {shown(key, getattr(now.policy, key))} "
         f"({now.origins.get(key, 'nobody says so any more')})"
         for key in keys
     )

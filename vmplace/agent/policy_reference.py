@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vmplace.agent.guest_policy import DEFAULTS, KEYS, GuestPolicy
 from vmplace.agent.key_text import description
-from vmplace.agent.policy_text import text_of
+from vmplace.agent.policy_text import shown, text_of
 from vmplace.policy.schedule import DAYS
 from vmplace.topology.domain_policy import MAX_BYTES, MAX_DEPTH, NAMESPACE
 
@@ -96,7 +96,7 @@ def _section(key: str) -> str:
     wanted = (description(GuestPolicy, key) or "").replace(f"{key} is ", "", 1)
     lines = [
         f"## {key}\n",
-        *_filled(f"{wanted[0].upper()}{wanted[1:]}. Default: {_default(key)}."),
+        *_filled(f"{wanted[0].upper()}{wanted[1:]}. Default: {shown(key, getattr(DEFAULTS, key))}."),
         "",
         *_filled(effect),
         "",
@@ -106,12 +106,6 @@ def _section(key: str) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _default(key: str) -> str:
-    if key == "preferred_nids":
-        return "none"
-    return text_of(getattr(DEFAULTS, key))
 
 
 def _toml(value: object) -> str:

@@ -151,10 +151,15 @@ FORMS: dict[str, Callable[[str], object]] = {
 }
 
 
+def shown(key: str, value: object) -> str:
+    """Return the value of a key for people, None included: nobody states one."""
+    if value is None:
+        return "none" if key == "preferred_nids" else "no limit"
+    return text_of(value)
+
+
 def text_of(value: object) -> str:
     """Return a value of a policy as it is written in XML."""
-    if value is None:
-        return "no limit"
     if isinstance(value, (tuple, list)):
         times = any(":" in str(part) for part in value)
         return ("; " if times else "," if isinstance(value[0], int) else " ").join(map(str, value))

@@ -276,9 +276,9 @@ def _explained(guest: str, config: Path | None, uri: str) -> Any:
 
 def _print_keys(as_json: bool) -> None:
     from vmplace.agent.guest_policy import DEFAULTS, KEYS
-    from vmplace.agent.policy_text import text_of, wanted
+    from vmplace.agent.policy_text import shown, wanted
 
-    keys = {key: {"wanted": wanted(key), "default": text_of(getattr(DEFAULTS, key))} for key in KEYS}
+    keys = {key: {"wanted": wanted(key), "default": shown(key, getattr(DEFAULTS, key))} for key in KEYS}
     if as_json:
         print_json({"keys": keys})
         return

@@ -5,14 +5,15 @@ from typing import Any
 
 from vmplace.agent.decided import Decided
 from vmplace.agent.guest_policy import KEYS
-from vmplace.agent.policy_text import text_of
+from vmplace.agent.policy_text import shown
 from vmplace.interfaces.guest_views import KeyView, PolicyView
 
 
 def policy_view(name: str, what: Decided, waits_for: str | None = None) -> PolicyView:
     """Return what holds for the guest of that name; ``waits_for``: what it waits for before it is placed."""
     keys = {
-        key: KeyView(getattr(what.policy, key), what.origins.get(key, "nobody: no limit")) for key in KEYS
+        key: KeyView(getattr(what.policy, key), what.origins.get(key, f"nobody: {shown(key, None)}"))
+        for key in KEYS
     }
     nids = what.settings.allowed_nids
     return PolicyView(name, what.settings.mode.value, nids, keys, what.problem, what.notes, waits_for)
@@ -34,7 +35,7 @@ def print_policy(reported: Mapping[str, Any]) -> None:
     else:
         table = Table("key", "value", "said by", box=None, pad_edge=False)
         for key, one in reported["keys"].items():
-            table.add_row(key, escape(text_of(one["value"])), escape(one["from"]))
+            table.add_row(key, escape(shown(key, one["value"])), escape(one["from"]))
         out.print(table)
         if reported["allowed_nids"]:
             out.print(f"its memory may be on nodes {', '.join(map(str, reported['allowed_nids']))}")

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from tests.unit.agent.test_guest_policy import WHOLE, domain_xml, policy_xml
 from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.agent.config import read_config
+from vmplace.agent.policy_reference import PAGE
 from vmplace.errors import ConfigError, VmplaceError
 from vmplace.interfaces import domain_metadata
 from vmplace.interfaces.policy_commands import policy
@@ -270,3 +272,11 @@ def test_all_keys_are_explained():
     keys = json.loads(run("explain", "--json").stdout)["keys"]
     assert set(keys) == set(WHOLE)
     assert "such as 0,1 or 0-1" in keys["allowed_nids"]["wanted"]
+
+
+@pytest.mark.parametrize(("key", "word"), [("preferred_nids", "none"), ("allowed_nids", "no limit")])
+def test_the_default_of_a_key_has_one_word(connection: Any, tmp_path: Path, key: str, word: str):
+    assert json.loads(run("explain", "--json").stdout)["keys"][key]["default"] == word
+    table = run("explain", "test", "--socket", str(tmp_path / "none")).stdout
+    assert re.search(rf"^{key} +{word} +nobody: {word} *$", table, re.MULTILINE)
+    assert re.search(rf"^## {key}\n[^#]*?Default:\s{word}\.$", PAGE.read_text(), re.MULTILINE)

@@ -150,6 +150,13 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise OutsideError(error_text(err)) from err
 
 
+def toml_cure(err: Exception) -> str:
+    """Return the hint for what tomllib says of a text."""
+    reported = str(err).lower()
+    is_twice = any(word in reported for word in ("overwrite", "twice", "duplicate", "mutate"))
+    return "this key, or table, is there twice: keep one" if is_twice else TOML_CURE
+
+
 def error_text(err: Exception) -> str:
     """Return in a printable line what an error of a library says."""
     if isinstance(err, RecursionError):

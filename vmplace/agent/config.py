@@ -31,7 +31,7 @@ from vmplace.agent.key_text import description, toml_words
 from vmplace.agent.toml_places import Path as KeyPath
 from vmplace.agent.toml_places import key_places
 from vmplace.errors import ConfigError, OutsideError, cure_of_reading
-from vmplace.outside import TOML_CURE, lines, parse_toml, printable, read_bytes
+from vmplace.outside import TOML_CURE, lines, parse_toml, printable, read_bytes, toml_cure
 from vmplace.policy.plan import GuestSettings, Mode
 
 DEFAULT_CONFIG = Path("/etc/vmplace/vmplace.toml")
@@ -121,7 +121,7 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
     try:
         tree = parse_toml(text)
     except tomllib.TOMLDecodeError as err:
-        raise _syntax_error(str(err), text, path) from err
+        raise _syntax_error(err, text, path) from err
     except OutsideError as err:
         raise ConfigError(str(err), place=str(path), hint=TOML_CURE) from err
     # TOML counts \r\n as one line end, and so does the scan: the \r is white space.
@@ -173,12 +173,13 @@ def _flavour_rule(pattern: str, section: object, defaults: GuestPolicy, tell: "_
     return GuestRule(pattern, settings, policy=policy, table="flavours")
 
 
-def _syntax_error(reported: str, text: str, path: Path) -> ConfigError:
+def _syntax_error(err: tomllib.TOMLDecodeError, text: str, path: Path) -> ConfigError:
+    reported = str(err)
     where = re.search(r" \(at line (\d+), column (\d+)\)$", reported)
     rows = lines(text) or [""]
     line, column = (int(where[1]), int(where[2])) if where else (len(rows), len(rows[-1]) + 1)
     message = printable(re.sub(r" \(at [^)]*\)$", "", reported), 300)
-    return ConfigError(f"not valid TOML: {message}", place=f"{path}:{line}:{column}", hint=TOML_CURE)
+    return ConfigError(f"not valid TOML: {message}", place=f"{path}:{line}:{column}", hint=toml_cure(err))
 
 
 def _nearest(word: str, known: list[str]) -> str:

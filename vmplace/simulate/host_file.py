@@ -21,7 +21,7 @@ from vmplace.errors import ConfigError, OutsideError, cure_of_reading
 from vmplace.model.described_memory import LOCAL_LATENCY_NS, MIB, QUEUE, described_memory, lines_per_ns
 from vmplace.model.memory_system import Link, MemorySystem
 from vmplace.model.metrics import Matrix
-from vmplace.outside import MOST_ID, TOML_CURE, error_text, finite, parse_toml, read_bytes
+from vmplace.outside import MOST_ID, error_text, finite, parse_toml, read_bytes, toml_cure
 
 PAGE_BYTES = 4096
 CURE = "see docs/simulate.md"
@@ -63,7 +63,7 @@ def parse_host(text: str, *, name: str, place: str | None = None) -> SimulatedHo
     try:
         return _host(parse_toml(text), name)
     except tomllib.TOMLDecodeError as err:
-        raise ConfigError(error_text(err), place=place, hint=TOML_CURE) from err
+        raise ConfigError(error_text(err), place=place, hint=toml_cure(err)) from err
     except KeyError as err:
         raise ConfigError(f"lacks {err.args[0]!r}", place=place, hint=CURE) from err
     except (AttributeError, TypeError, ValueError, OverflowError) as err:

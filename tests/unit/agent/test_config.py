@@ -32,6 +32,10 @@ WRONG = [
     ("numa_balancing = 'off'", "1:1", "invalid enum value 'off'", '"leave"'),
     ("window_ms = 500\nbudget = [", "2:11", "not valid TOML", "toml.io"),
     ("[defaults]\nallowed_nids = '0,1'", "2:1", "expected array, got text", "such as [0, 1]"),
+    ("window_ms = 500\nwindow_ms = 500\n# ", "2:16", "not valid TOML", "is there twice: keep one"),
+    ("[budget]\n[budget]\n", "2:8", "not valid TOML", "is there twice: keep one"),
+    ("budget = { call_ms = 5, call_ms = 6 }", "1:36", "not valid TOML", "is there twice: keep one"),
+    ("budget = { call_ms = 5 }\nbudget.mb_per_s = 6\n#", "2:20", "not valid TOML", "twice: keep one"),
     ("a = \n", "1:5", "not valid TOML", "toml.io"),
 ]
 

@@ -69,7 +69,7 @@ PLACES = {
     "left_behind.py:_runs_program": PASSED,
     "held.py:Held.probe.read": PASSED,
     "held.py:_uid_of": PASSED,
-    "interfaces/calibrate_command.py:calibrate": OWN,
+    "interfaces/calibrate_command.py:_measured": OWN,
     "interfaces/supervisor.py:_end_as": OWN,
     "interfaces/supervisor.py:_leader": OWN,
     "interfaces/supervisor.py:_wait_status": OWN,

@@ -40,7 +40,7 @@ class Faster:
         return 1.0 if self._world.nid_of.get(of.name) == 1 else 2.0
 
     def rate(self, of: GuestTopology) -> MemoryRate | None:
-        return MemoryRate(1.0, 10.0)
+        return MemoryRate(1.0, 10.0, lar=0.75)
 
     def forget(self, of: GuestTopology) -> None:
         """Nothing is held."""

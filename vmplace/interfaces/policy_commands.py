@@ -187,7 +187,7 @@ def validate(file: Path, as_json: bool) -> None:
 
 
 def _content(file: Path) -> bytes:
-    """Return what the file holds, "-" for standard input, where nothing is a mistake."""
+    """Return what the file holds, "-" for standard input; nothing is no policy, but a vmplace.toml."""
     from vmplace.outside import MOST_BYTES, read_bytes
 
     hint = "give a domain's XML (virsh dumpxml GUEST) or a vmplace.toml that you may read"
@@ -197,13 +197,14 @@ def _content(file: Path) -> bytes:
         content: bytes = sys.stdin.buffer.read(MOST_BYTES) if str(file) == "-" else read_bytes(file)
     except OSError as err:
         raise VmplaceError(f"{file}: {err.strerror}", hint=hint) from err
-    if str(file) == "-" and not content.strip():
-        raise VmplaceError("stdin holds nothing", hint=hint)
+    if file.suffix != ".toml" and not content.strip():
+        raise VmplaceError(f"{'stdin' if str(file) == '-' else file} holds nothing", hint=hint)
     return content
 
 
 def _toml_problems(content: bytes, name: str) -> tuple[list[VmplaceError], list[str]]:
     from vmplace.agent.config import MOST_BYTES, parse_config
+    from vmplace.outside import parse_toml
 
     try:
         if len(content) > MOST_BYTES:
@@ -214,7 +215,8 @@ def _toml_problems(content: bytes, name: str) -> tuple[list[VmplaceError], list[
         return [ConfigError(f"cannot be read: {err}", place=name, hint=cure_of_reading(err))], []
     except ConfigError as err:
         return [err], []
-    return [rule.error for rule in loaded.rules if rule.error], []
+    notes = [] if parse_toml(content.decode()) else ["it sets nothing: the defaults apply"]
+    return [rule.error for rule in loaded.rules if rule.error], notes
 
 
 def _xml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:

@@ -268,6 +268,20 @@ def test_stdin_that_holds_nothing_or_no_text_is_a_mistake():
     assert no_text.exit_code == 1 and "1 mistake" in no_text.stdout
 
 
+def test_a_file_that_holds_nothing_is_no_policy(tmp_path: Path):
+    (file := tmp_path / "db1.xml").write_text(" \n")
+    nothing = run("validate", str(file))
+    assert nothing.exit_code == 1 and f"{file} holds nothing" in output_of(nothing)
+
+
+@pytest.mark.parametrize("text", ["", "# window_ms = 500\n"])
+def test_of_a_configuration_that_sets_nothing_that_is_said(tmp_path: Path, text: str):
+    (file := tmp_path / "vmplace.toml").write_text(text)
+    nothing = run("validate", str(file))
+    assert nothing.exit_code == 0
+    assert nothing.output == f"note: it sets nothing: the defaults apply\n{file}: no mistakes\n"
+
+
 def test_all_keys_are_explained():
     keys = json.loads(run("explain", "--json").stdout)["keys"]
     assert set(keys) == set(WHOLE)

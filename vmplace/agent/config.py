@@ -1,7 +1,8 @@
 """What did the operator ask for?  Reads /etc/vmplace/vmplace.toml (sample: vmplace.toml.example).
 
 A wrong key or value is reported with file, line, column and the cure.  A wrong global setting stops the
-start; a wrong section of guests or flavours leaves only the guests it is for alone.
+start; a wrong section of guests or flavours leaves only the guests it is for alone.  A key that stands in
+none of these sections, as nobody knows whom it is for, stops the start, too.
 """
 
 import difflib
@@ -128,6 +129,8 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
     tell = _Teller(path, key_places(text))
     config = tell.converted(tree, Config, ())
     _check_names(config, tell)
+    for mistake in _iter_stray_keys(config, tell):
+        raise mistake
     with tell.contradictions(("defaults",)):
         check(config.defaults)
     guests = (_guest_rule(pattern, one, config.defaults, tell) for pattern, one in config.guests.items())
@@ -150,6 +153,19 @@ def _check_names(config: Config, tell: "_Teller") -> None:
     ):
         if not is_known:
             raise tell.error((key,), f"{key} {value!r} does not exist", _nearest(value, known))
+
+
+def _iter_stray_keys(config: Config, tell: "_Teller") -> Iterator[ConfigError]:
+    """Yield what stands in no section of guests or flavours: nobody knows whom it was meant for."""
+    for table, sections in (("guests", config.guests), ("flavours", config.flavours)):
+        for name, section in sections.items():
+            if not isinstance(section, dict):
+                hint = f'put keys under [defaults], or under [{table}."NAME"]'
+                yield tell.error((table, name), f"{table}.{name} is no section", hint)
+                continue
+            for key in (key for key, value in section.items() if isinstance(value, dict)):
+                hint = f'if the name has a dot, write [{table}."{name}.{key}"]'
+                yield tell.error((table, name, key), f"{table}.{name}.{key} is a section in another", hint)
 
 
 def _guest_rule(pattern: str, section: object, defaults: GuestPolicy, tell: "_Teller") -> GuestRule:

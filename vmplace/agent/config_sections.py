@@ -163,8 +163,12 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     trial: TrialSection = TrialSection()
     migration: MigrationSection = MigrationSection()
     defaults: GuestPolicy = GuestPolicy()
-    guests: dict[str, Any] = {}
-    flavours: dict[str, Any] = {}
+    guests: Annotated[
+        dict[str, Any], msgspec.Meta(description='a table of sections such as [guests."db*"]')
+    ] = {}
+    flavours: Annotated[
+        dict[str, Any], msgspec.Meta(description='a table of sections such as [flavours."m1.*"]')
+    ] = {}
 
     @property
     def journal_path(self) -> Path:

@@ -36,6 +36,12 @@ WRONG = [
     ("[budget]\n[budget]\n", "2:8", "not valid TOML", "is there twice: keep one"),
     ("budget = { call_ms = 5, call_ms = 6 }", "1:36", "not valid TOML", "is there twice: keep one"),
     ("budget = { call_ms = 5 }\nbudget.mb_per_s = 6\n#", "2:20", "not valid TOML", "twice: keep one"),
+    ("[guests]\nmode = 'auto'", "2:1", "guests.mode is no section", """under [guests."NAME"]"""),
+    ("[flavours]\nm1 = 'auto'", "2:1", "flavours.m1 is no section", """under [flavours."NAME"]"""),
+    ("[[guests.db1]]\nmode = 'auto'", "1:10", "guests.db1 is no section", """under [guests."NAME"]"""),
+    ("[guests.db.a]\nmode = 'auto'", "1:12", "is a section in another", """write [guests."db.a"]"""),
+    ("guests = 'auto'", "1:1", "guests: expected table, got text", """such as [guests."db*"]"""),
+    ("[[flavours]]\nmode = 'auto'", "1:3", "expected table, got array", """such as [flavours."m1.*"]"""),
     ("a = \n", "1:5", "not valid TOML", "toml.io"),
 ]
 

@@ -1,6 +1,7 @@
 """What can go wrong, as a person reads it: one sentence, and a hint with the cure."""
 
 import errno
+from collections.abc import Sequence
 from typing import ClassVar
 
 _READING = {
@@ -66,6 +67,26 @@ class ConfigError(VmplaceError):
     def __init__(self, message: str, *, place: str, hint: str | None = None) -> None:
         super().__init__(f"{place}: {message}" if place else message, hint=hint)
         self.place = place
+
+    @property
+    def mistakes(self) -> tuple["ConfigError", ...]:
+        """Return what is wrong, one by one."""
+        return (self,)
+
+
+class ConfigMistakesError(ConfigError):
+    """Several things that a person wrote into one file are wrong."""
+
+    def __init__(self, mistakes: Sequence[ConfigError]) -> None:
+        reported = "; ".join(f"{one} ({one.hint})" if one.hint else str(one) for one in mistakes)
+        super().__init__(reported, place="", hint="`vmplace policy validate FILE` lists them one by one")
+        self.place = mistakes[0].place
+        self._mistakes = tuple(mistakes)
+
+    @property
+    def mistakes(self) -> tuple[ConfigError, ...]:
+        """Return them in their order."""
+        return self._mistakes
 
 
 class RecordingError(VmplaceError):

@@ -214,9 +214,9 @@ def _toml_problems(content: bytes, name: str) -> tuple[list[VmplaceError], list[
     except UnicodeDecodeError as err:
         return [ConfigError(f"cannot be read: {err}", place=name, hint=cure_of_reading(err))], []
     except ConfigError as err:
-        return [err], []
+        return [*err.mistakes], []
     notes = [] if parse_toml(content.decode()) else ["it sets nothing: the defaults apply"]
-    return [rule.error for rule in loaded.rules if rule.error], notes
+    return [one for rule in loaded.rules if rule.error for one in rule.error.mistakes], notes
 
 
 def _xml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:
@@ -229,7 +229,7 @@ def _xml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:
     except DomainXmlError as err:
         return [ConfigError(str(err), place=f"{name}:{err.line}", hint=err.hint)], []
     except ConfigError as err:
-        return [err], []
+        return [*err.mistakes], []
     notes = list(stated.ignored)
     if not (said.has_policy or said.nova):
         notes.append("it holds no policy: there is no <vmplace:policy>, and no extra spec vmplace:KEY")

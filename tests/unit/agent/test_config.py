@@ -1,5 +1,6 @@
 """A wrong configuration is reported with line, column and cure."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import msgspec
 import pytest
 
 from vmplace.agent.config import MOST_BYTES, SAMPLE, parse_config, read_config
+from vmplace.agent.config_mistakes import MOST_MISTAKES
 from vmplace.agent.guest_policy import GuestPolicy
 from vmplace.agent.reload import reloaded
 from vmplace.agent.toml_places import key_places
-from vmplace.errors import ConfigError
+from vmplace.errors import ConfigError, ConfigMistakesError
 from vmplace.policy.plan import Mode
 
 FILE = Path("vmplace.toml")
@@ -53,6 +55,62 @@ def test_a_mistake_is_reported_with_place_and_cure(text: str, place: str, messag
     assert caught.value.place == f"vmplace.toml:{place}"
     assert message in str(caught.value)
     assert cure in str(caught.value.hint)
+
+
+MANY = """
+policy = 'moon'
+[budget]
+mb_per_s = 0
+cal_ms = 5
+[tral]
+counters = 'perf'
+[defaults]
+allowed_nids = [0]
+preferred_nids = [1]
+[guests.db1]
+mode = 'atuo'
+schedul = []
+[guests.db.a]
+mode = 'auto'
+"""
+
+
+def test_all_that_one_look_finds_is_reported_at_once_in_order() -> None:
+    with pytest.raises(ConfigMistakesError) as caught:
+        parse_config(MANY, FILE)
+    reported = [str(one).removeprefix("vmplace.toml:") for one in caught.value.mistakes]
+    assert reported == [
+        "2:1: policy 'moon' does not exist",
+        "4:1: mb_per_s: expected whole number >= 1",
+        "5:1: unknown key 'cal_ms'",
+        "6:2: unknown key 'tral'",
+        "10:1: preferred_nids 1 are not among allowed_nids",
+        "12:1: mode: invalid enum value 'atuo'",
+        "13:1: unknown key 'schedul'",
+        "14:12: guests.db.a is a section in another",
+    ]
+    assert all(one.hint and str(one) in str(caught.value) for one in caught.value.mistakes)
+    assert caught.value.place == "vmplace.toml:2:1"
+
+
+def test_all_mistakes_of_a_section_are_reported_and_others_hold() -> None:
+    loaded = parse_config('[guests.db]\nmode = "atuo"\nmod = 1\n[guests.web]\nmode = "advise"\n', FILE)
+    error = loaded.rule("db").error
+    assert error is not None and len(error.mistakes) == 2
+    assert loaded.rule("web").settings.mode is Mode.ADVISE
+
+
+def test_of_very_many_mistakes_some_are_reported() -> None:
+    with pytest.raises(ConfigMistakesError) as caught:
+        parse_config("".join(f"a{n} = {n}\n" for n in range(2_000)), FILE)
+    assert len(caught.value.mistakes) == MOST_MISTAKES
+
+
+@pytest.mark.parametrize("key", ["policy", "source", "guests", "flavours", "defaults", "budget"])
+@pytest.mark.parametrize("value", ["[]", "{}", "1", "[[1]]", "'x'"])
+def test_a_key_of_any_type_is_right_or_a_mistake(key: str, value: str) -> None:
+    with contextlib.suppress(ConfigError):
+        parse_config(f"{key} = {value}", FILE)
 
 
 def test_a_wrong_guest_section_disables_its_guests_only() -> None:

@@ -244,6 +244,16 @@ def test_mistakes_are_found_with_place_and_cure(tmp_path: Path, name, text, plac
     assert machine["valid"] is False and machine["problems"][0]["hint"]
 
 
+def test_each_mistake_of_a_configuration_is_listed_with_its_cure(tmp_path: Path):
+    text = '[budget]\ncal_ms = 5\nmb_per = 6\n[tral]\n[guests.db1]\nmode = "atuo"\nmod = 1\n'
+    (file := tmp_path / "v.toml").write_text(text)
+    listed = run("validate", str(file)).stdout
+    assert [listed.count(f"{file}:{place}: ") for place in ("2:1", "3:1", "4:2", "6:1", "7:1")] == [1] * 5
+    assert listed.count("  hint: ") == 5 and listed.endswith(": 5 mistakes\n")
+    file.write_text('[guests.db1]\nmode = "atuo"\nmod = 1\n')
+    assert run("validate", str(file)).stdout.endswith(": 2 mistakes\n")
+
+
 def test_stdin_is_checked_and_words_of_later_versions_are_notes():
     result = run("validate", "-", "--json", stdin=policy_xml({"mode": "auto", "colour": "red"}))
     assert result.exit_code == 0 and "colour" in json.loads(result.stdout)["notes"][0]

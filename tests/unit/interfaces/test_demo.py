@@ -72,7 +72,7 @@ def test_the_guest_that_spans_is_spread_out_and_the_host_is_better_off(
     span = reported["guests"]["span"]
     assert span["moved_bytes"] > 100 << 20
     assert span["lar_before"] == pytest.approx(0.25, abs=0.01) == span["lar_after"]
-    assert reported["mc_imbalance_after"] < 0.8 * reported["mc_imbalance_before"]
+    assert reported["mc_imbalance_after"] < reported["mc_imbalance_before"]
 
 
 def test_the_report_holds_all_that_it_shows(shown_once: tuple[dict[str, Any], Path]):

@@ -142,15 +142,16 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
     from vmplace.agent.without_agent import undo_without_agent
     from vmplace.interfaces.progress import undo_progress
 
-    settings, wrong = settings_of_undo(config)
+    settings, wrong = settings_of_undo(config, quiet=as_json)
     with closing(Wakeup()) as wakeup, undo_progress() as progress:
         wakeup.stop_on_signals()
         try:
             result = undo_without_agent(settings, guest, lambda: wakeup.stopping, progress)
         except UnknownGuestError as err:
+            refuse_absent(settings, wrong)
             raise NothingError(f"{err} in the journal, and no agent runs", hint=err.hint) from err
     refuse_absent(settings, wrong)
-    _print_lines(undo_lines(result), as_json=as_json)
+    _print_lines(undo_lines(result), as_json=as_json, notes=notes_on_settings(settings, wrong))
     if not result.is_complete:
         reported = (
             "stopped before everything was restored" if wakeup.stopping else "not everything was restored"
@@ -158,15 +159,22 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
         raise VmplaceError(reported, hint="the rest stays in the journal: run it again")
 
 
-def settings_of_undo(path: Path | None) -> "tuple[Config, VmplaceError | None]":
-    """Return the settings, and what is wrong with the file: that goes to standard error, too."""
+def settings_of_undo(path: Path | None, *, quiet: bool) -> "tuple[Config, VmplaceError | None]":
+    """Return the settings, and what is wrong with the file; unless ``quiet``, say so on standard error."""
     from vmplace.agent.sound_settings import sound_settings
 
     config, wrong = sound_settings(path)
-    if wrong is not None:
-        cure = f" ({wrong.hint})" if wrong.hint else ""
-        click.echo(f"vmplace: {wrong}{cure}; undoing by the journal {config.journal_path}", err=True)
+    for note in () if quiet else notes_on_settings(config, wrong):
+        click.echo(f"vmplace: {note}", err=True)
     return config, wrong
+
+
+def notes_on_settings(config: "Config", wrong: VmplaceError | None) -> tuple[str, ...]:
+    """Return what is wrong with the settings, and which journal is undone by all the same."""
+    if wrong is None:
+        return ()
+    cure = f" ({wrong.hint})" if wrong.hint else ""
+    return (f"{wrong}{cure}; undoing by the journal {config.journal_path}",)
 
 
 def refuse_absent(config: "Config", wrong: VmplaceError | None) -> None:
@@ -183,15 +191,16 @@ def _give_settings_back(guest: str | None, config: Path | None, *, as_json: bool
 
     if guest is not None:
         raise click.UsageError("--settings concerns the host: give no GUEST")
-    found, wrong = settings_of_undo(config)
+    found, wrong = settings_of_undo(config, quiet=as_json)
     reported, failures = give_back_without_agent(found)
+    notes = notes_on_settings(found, wrong)
     if reported:
-        _print_lines(reported, as_json=as_json)
+        _print_lines(reported, as_json=as_json, notes=notes)
     if failures:
         raise VmplaceError("; ".join(failures), hint="run it again as root; `vmplace doctor` says more")
     refuse_absent(found, wrong)
     if not reported:
-        _print_lines(("nothing to restore",), as_json=as_json)
+        _print_lines(("nothing to restore",), as_json=as_json, notes=notes)
 
 
 @click.command(epilog=examples("vmplace pause\nvmplace pause db1", needs_agent=True))
@@ -215,9 +224,10 @@ def resume(guest: str | None, as_json: bool, socket: Path | None) -> None:
     _print_lines(ask("resume", guest, path=socket, timeout_s=ORDER_S), as_json=as_json)
 
 
-def _print_lines(lines: Sequence[str], *, as_json: bool) -> None:
+def _print_lines(lines: Sequence[str], *, as_json: bool, notes: Sequence[str] = ()) -> None:
+    """Print what was done; ``notes`` are for JSON alone: people have read them on standard error."""
     if as_json:
-        print_json({"done": lines})
+        print_json({"done": lines} | ({"notes": notes} if notes else {}))
         return
     for line in lines:
         click.echo(line)

@@ -134,9 +134,11 @@ class Installed(msgspec.Struct, frozen=True):
 class Uninstalled(msgspec.Struct, frozen=True):
     """``uninstall``: what was undone, in words; files removed, and what is left.
 
-    These are files that somebody changed, and folders of state that settings name.
+    These are files that somebody changed, and folders of state that settings name.  ``notes``: a mistake in
+    vmplace.toml, and the journal that was undone by all the same.
     """
 
     undone: tuple[str, ...]
     removed: tuple[str, ...]
     left: tuple[str, ...]
+    notes: tuple[str, ...] = ()

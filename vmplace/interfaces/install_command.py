@@ -97,9 +97,9 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
             hint="a package: `vmplace undo`, then apt-get purge vmplace",
         )
     # Before the agent is stopped: with a mistake in them it would not start again.
-    to_undo = () if keep_placement or root != Path("/") else _journals()
+    to_undo, notes = ((), ()) if keep_placement or root != Path("/") else _journals(quiet=as_json)
     _stop(installation, manifest)
-    undone = _undone(to_undo)
+    undone = _undone(to_undo, quiet=as_json)
     # A package that is there, too, goes on with journal and group.
     is_packaged = installation.packaged() is not None
     failed = "" if is_packaged else _group_removed(manifest)
@@ -111,7 +111,7 @@ def uninstall(keep_placement: bool, purge: bool, root: Path, as_json: bool) -> N
         installation.remove_state()
     _systemctl(root, "daemon-reload")
     left = (*map(str, removed.left), *elsewhere)
-    found = Uninstalled(tuple(undone), tuple(map(str, removed.removed)), left)
+    found = Uninstalled(tuple(undone), tuple(map(str, removed.removed)), left, notes)
     if as_json:
         print_json(found)
         return
@@ -228,8 +228,11 @@ def _run(*words: str) -> None:
         raise VmplaceError(f"{' '.join(words)}: {reported[0]}", hint="run it by hand, then this again")
 
 
-def _undone(journals: "Iterable[Config]") -> list[str]:
-    """Undo all; raises VmplaceError if something is left to do."""
+def _undone(journals: "Iterable[Config]", *, quiet: bool = False) -> list[str]:
+    """Undo all; raises VmplaceError if something is left to do.
+
+    What was done by then goes to standard error; if ``quiet``, the error has it.
+    """
     from vmplace.agent.undo_lines import undo_lines
     from vmplace.agent.wakeup import Wakeup
     from vmplace.agent.without_agent import undo_without_agent
@@ -241,9 +244,10 @@ def _undone(journals: "Iterable[Config]") -> list[str]:
             wakeup.stop_on_signals()
             result = undo_without_agent(config, None, lambda: wakeup.stopping, progress)
         if not result.is_complete:
-            for line in undo_lines(result):
+            lines, failed = undo_lines(result), "not all could be undone; nothing was removed"
+            for line in () if quiet else lines:
                 click.echo(line, err=True)
-            raise VmplaceError("not all could be undone; nothing was removed", hint=_cure(result))
+            raise VmplaceError(f"{failed}: {'; '.join(lines)}" if quiet else failed, hint=_cure(result))
         done += undo_lines(result)
     return done
 
@@ -271,13 +275,16 @@ def _state_elsewhere() -> tuple[str, ...]:
     return tuple(sorted(str(one) for one in named if one != STATE and one.is_dir()))
 
 
-def _journals() -> "tuple[Config, ...]":
-    """Return the settings by which to undo; raises VmplaceError if nobody can tell where the journal is."""
-    from vmplace.interfaces.act_commands import refuse_absent, settings_of_undo
+def _journals(*, quiet: bool) -> "tuple[tuple[Config, ...], tuple[str, ...]]":
+    """Return the settings by which to undo, and notes on them; unless ``quiet``, these are printed, too.
 
-    config, wrong = settings_of_undo(None)
+    Raises VmplaceError if nobody can tell where the journal is.
+    """
+    from vmplace.interfaces.act_commands import notes_on_settings, refuse_absent, settings_of_undo
+
+    config, wrong = settings_of_undo(None, quiet=quiet)
     refuse_absent(config, wrong)
-    return _with_usual_journal(config)
+    return _with_usual_journal(config), notes_on_settings(config, wrong)
 
 
 def _with_usual_journal(config: "Config") -> "tuple[Config, ...]":

@@ -41,8 +41,8 @@ TYPES = {
     "demo": Demonstrated,
     "calibrate": CalibrationReport,
 }
-DONE = {"type": "array", "items": {"type": "string"}}
-"""What an order did, in words."""
+WORDS = {"type": "array", "items": {"type": "string"}}
+"""What an order did; and what is wrong with vmplace.toml, where an undo works all the same."""
 
 
 class Report(msgspec.Struct):
@@ -55,9 +55,13 @@ class Report(msgspec.Struct):
 def schemas() -> dict[str, Any]:
     """Return the schemas by verb, but for those of the simulator and of sweeps."""
     found = made_of(TYPES | {"doctor": Report})
-    found["fit"]["$defs"]["Fit"]["properties"]["done"] = DONE
-    order = {"type": "object", "properties": {"done": DONE}, "required": ["done"]}
-    return found | {verb: titled(verb, order) for verb in ORDERS}
+    found["fit"]["$defs"]["Fit"]["properties"]["done"] = WORDS
+    return found | {verb: titled(verb, _order(verb)) for verb in ORDERS}
+
+
+def _order(verb: str) -> dict[str, Any]:
+    notes = {"notes": WORDS} if verb == "undo" else {}
+    return {"type": "object", "properties": {"done": WORDS} | notes, "required": ["done"]}
 
 
 def made_of(types: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from tests.unit.actuation.child_guest import guest_of, plan_of
 from tests.unit.actuation.fake_kernel import PAGE, FakeKernel
 from tests.unit.agent.slow_clock import SlowClock
+from tests.unit.interfaces.test_json_schemas import errors
 from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace import apart
 from vmplace.actuation.budget import Budget
@@ -224,6 +226,37 @@ def test_where_settings_do_not_tell_which_journal_an_absent_one_is_no_success(
     for words in ([], ["--settings"]):
         done = CliRunner().invoke(undo, [*words, "--socket", config.socket])
         assert "the settings may name another one" in str(done.exception) and done.stdout == ""
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_program_that_undoes_reads_of_a_mistake_in_the_settings_in_the_answer_alone(
+    config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (file := tmp_path / "vmplace.toml").write_text(f'state_dir = "{tmp_path}"\nno_such_key = 1\n')
+    for module in (agent_config, sound_settings):
+        monkeypatch.setattr(module, "DEFAULT_CONFIG", file)
+    asked = ["--json", "--socket", config.socket]
+    failed = CliRunner().invoke(undo, ["nosuch", *asked])
+    assert isinstance(failed.exception, VmplaceError) and failed.stderr == ""
+    with Journal(config.journal_path):
+        pass
+    for words in ([], ["--settings"]):
+        done = CliRunner().invoke(undo, [*words, *asked])
+        reported = json.loads(done.stdout)
+        assert done.stderr == "" and errors("undo", reported) == []
+        assert f"{file}:" in reported["notes"][0] and str(config.journal_path) in reported["notes"][0]
+
+
+@pytest.mark.usefixtures("handlers")
+def test_no_guest_is_unknown_while_settings_may_name_another_journal(
+    config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (file := tmp_path / "vmplace.toml").write_text("journal = 3\n")
+    for module in (agent_config, sound_settings):
+        monkeypatch.setattr(module, "DEFAULT_CONFIG", file)
+    monkeypatch.setattr(Config, "journal_path", tmp_path / "lib/journal")
+    done = CliRunner().invoke(undo, ["db1", "--socket", config.socket])
+    assert "the settings may name another one" in str(done.exception)
 
 
 def test_a_mistake_in_a_section_leaves_its_other_settings(tmp_path: Path):

@@ -110,7 +110,7 @@ def test_what_uninstall_removes_it_names(image: Path):
     written = installed(image)["written"]
     (image / SETTINGS).write_text('source = "idle"\n')
     reported = json.loads(run("uninstall", "--root", str(image), "--json").output)
-    assert errors("uninstall", reported) == []
+    assert errors("uninstall", reported) == [] and reported["notes"] == []
     assert reported["left"] == [f"/{SETTINGS}"] and reported["undone"] == []
     assert sorted(reported["removed"] + reported["left"]) == sorted(written)
 
@@ -332,7 +332,7 @@ def test_what_an_earlier_journal_holds_is_undone_before_it_goes(
         vcpu, before = child.guest.vcpus[0], os.sched_getaffinity(child.guest.vcpus[0].tid)
         with Journal(tmp_path / "lib/journal") as journal:
             Pinner(journal).pin(child.guest, vcpu, (min(before),))
-        install_command._undone(install_command._journals())
+        install_command._undone(install_command._journals(quiet=False)[0])
         assert os.sched_getaffinity(vcpu.tid) == before
 
 
@@ -345,6 +345,17 @@ def test_where_a_node_is_full_uninstall_tells_how_to_leave_memory_there(monkeypa
         install_command._undone([Config()])
     assert "free memory on that node" in str(refused.value.hint)
     assert "--keep-placement leaves the rest where it is" in str(refused.value.hint)
+
+
+def test_what_a_program_asked_to_remove_and_was_undone_in_part_is_in_the_error_alone(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    left = UndoResult((GuestUndo("db1", stuck={"no room on node 0: free memory there": 7}),))
+    monkeypatch.setattr(without_agent, "undo_without_agent", lambda *_: left)
+    monkeypatch.setattr(Wakeup, "stop_on_signals", lambda _self: None)
+    with pytest.raises(VmplaceError, match=r"nothing was removed: db1.*no room on node 0"):
+        install_command._undone([Config()], quiet=True)
+    assert capfd.readouterr().err == ""
 
 
 def test_purge_leaves_the_settings_that_a_package_has_by_now(image: Path):

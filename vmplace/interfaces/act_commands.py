@@ -177,12 +177,15 @@ def notes_on_settings(config: "Config", wrong: VmplaceError | None) -> tuple[str
     return (f"{wrong}{cure}; undoing by the journal {config.journal_path}",)
 
 
-def refuse_absent(config: "Config", wrong: VmplaceError | None) -> None:
-    """Raise VmplaceError if no journal is there and the settings have a mistake: it may be elsewhere."""
+def refuse_absent(config: "Config", wrong: VmplaceError | None, otherwise: str = "") -> None:
+    """Raise VmplaceError if no journal is there and the settings have a mistake: it may be elsewhere.
+
+    ``otherwise``: what the cure names beside the correction.
+    """
     if wrong is not None and not config.journal_path.exists():
         raise VmplaceError(
             f"there is no journal {config.journal_path}, and the settings may name another one",
-            hint=f"correct them first: {wrong}",
+            hint=f"correct them first: {wrong}{otherwise}",
         )
 
 

@@ -283,7 +283,7 @@ def _journals(*, quiet: bool) -> "tuple[tuple[Config, ...], tuple[str, ...]]":
     from vmplace.interfaces.act_commands import notes_on_settings, refuse_absent, settings_of_undo
 
     config, wrong = settings_of_undo(None, quiet=quiet)
-    refuse_absent(config, wrong)
+    refuse_absent(config, wrong, "; or leave what vmplace did, if it did anything: --keep-placement")
     return _with_usual_journal(config), notes_on_settings(config, wrong)
 
 

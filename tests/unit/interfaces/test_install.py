@@ -385,7 +385,11 @@ def test_an_agent_is_not_stopped_if_nobody_can_tell_where_its_journal_is(
     monkeypatch.setattr(Config, "journal_path", tmp_path / "lib/journal")
     reported = run("uninstall").exception
     assert isinstance(reported, VmplaceError) and "settings may name another one" in str(reported)
+    assert "--keep-placement" in str(reported.hint)
     assert asked == [] and (image / UNIT).exists()
+    monkeypatch.setattr(install_command, "_systemctl", lambda *_: None)
+    assert run("uninstall", "--keep-placement").exception is None
+    assert asked == ["stopped"] and not (image / UNIT).exists()
 
 
 def test_a_unit_that_somebody_removed_is_not_asked_for(image: Path, monkeypatch: pytest.MonkeyPatch):

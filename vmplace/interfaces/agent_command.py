@@ -80,10 +80,14 @@ def agent(  # noqa: PLR0913 - an option each
 
 def check_config(loaded: "LoadedConfig") -> None:
     """Say that the configuration is right, or raise VmplaceError with all that is wrong."""
-    wrong = [f"{rule.table} {rule.pattern!r}: {rule.error}" for rule in loaded.rules if rule.error]
-    if wrong:
+    if wrong := wrong_sections(loaded):
         raise VmplaceError("; ".join(wrong), hint="these guests would be left alone")
     click.echo("the configuration is right")
+
+
+def wrong_sections(loaded: "LoadedConfig") -> list[str]:
+    """Return what is wrong with sections of guests, which the agent leaves alone for it."""
+    return [f"{rule.table} {rule.pattern!r}: {rule.error}" for rule in loaded.rules if rule.error]
 
 
 def run_agent(

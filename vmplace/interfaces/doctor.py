@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from vmplace.errors import VmplaceError
 from vmplace.topology.capabilities import can_work, probe_host
 from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.guests_libvirt import SYSTEM_URI
@@ -37,25 +36,18 @@ LEAST_WIDTH = 20
 @click.option("--libvirt-uri", default=SYSTEM_URI, show_default=True, help="Where libvirt is asked.")
 def doctor(as_json: bool, libvirt_uri: str) -> None:
     """Check what this host offers to vmplace, and name the cure for what is missing."""
-    capabilities = probe_host(roots=Roots(run=_run_folder()), libvirt_uri=libvirt_uri)
+    from vmplace.interfaces.settings_check import checked_settings
+
+    config, settings = checked_settings()
+    # Beside the socket an agent notes what it has of the kernel.
+    found = probe_host(roots=Roots(run=Path(config.socket).parent), libvirt_uri=libvirt_uri)
+    capabilities = sorted([*found, settings], key=lambda one: not one.needed)
     if as_json:
         report = {"can_work": can_work(capabilities), "capabilities": capabilities}
         click.echo(msgspec.json.format(msgspec.json.encode(report)))
     else:
         print_capabilities(capabilities)
     sys.exit(0 if can_work(capabilities) else 1)
-
-
-def _run_folder() -> Path:
-    """Return where an agent on this host notes what it has of the kernel."""
-    from vmplace.agent.config import read_config
-    from vmplace.agent.config_sections import Config
-
-    try:
-        config = read_config().config
-    except VmplaceError:
-        config = Config()
-    return Path(config.socket).parent
 
 
 def print_capabilities(capabilities: list[Capability]) -> None:

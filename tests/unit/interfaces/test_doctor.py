@@ -58,7 +58,7 @@ def test_the_mark_of_damon_is_looked_for_beside_the_agents_socket(
     monkeypatch.setattr(doctor, "probe_host", probed)
     assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0
     settings.write_text("no settings\n")
-    assert CliRunner().invoke(cli, ["doctor"]).exit_code == 0
+    assert CliRunner().invoke(cli, ["doctor"]).exit_code == 1
     assert [one.run for one in looked] == [tmp_path / "run", Roots().run]
 
 
@@ -178,6 +178,30 @@ def test_the_exit_code_tells_whether_the_agent_can_work(monkeypatch: pytest.Monk
     result = CliRunner().invoke(cli, ["doctor", "--json"])
     assert result.exit_code == (0 if answer else 1)
     assert json.loads(result.output)["can_work"] is answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "needed", "why"),
+    [
+        (None, True, True, "the defaults hold"),
+        ('source = "idle"\n', True, True, "is right"),
+        ('source = "bits"\n', False, True, "vmplace.toml:1:"),
+        ("[defaults\n", False, True, "not valid TOML"),
+        ("[guests.db1]\nnosuch = 1\n", False, False, "guests 'db1'"),
+    ],
+)
+def test_settings_that_the_agent_refuses_are_reported_with_their_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, answer: bool, needed: bool, why: str
+):
+    if text is not None:
+        (tmp_path / "vmplace.toml").write_text(text)
+    monkeypatch.setattr("vmplace.agent.config.DEFAULT_CONFIG", tmp_path / "vmplace.toml")
+    monkeypatch.setattr(doctor, "probe_host", lambda **_: [])
+    result = CliRunner().invoke(cli, ["doctor", "--json"])
+    (found,) = json.loads(result.output)["capabilities"]
+    assert (found["name"], found["answer"], found["needed"]) == ("settings", answer, needed)
+    assert why in found["why"] and answer is ("--check" not in str(found["cure"]))
+    assert result.exit_code == (1 if needed and not answer else 0)
 
 
 def test_the_table_shows_brackets_of_names_as_they_are(monkeypatch: pytest.MonkeyPatch):

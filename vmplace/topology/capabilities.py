@@ -53,7 +53,7 @@ def probe_nodes(roots: Roots) -> Capability:
     why = f"nids {', '.join(map(str, host.nids))}" + "".join(f"; {fact}" for fact in lone)
     if len(host.memory_nids) > 1:
         return Capability("NUMA nodes", True, why, needed=True)
-    cure = "nothing to place on one node; try the emulated host: vmplace-lab boot"
+    cure = "nothing to place on one node; try the emulated host: vmplace lab boot"
     return Capability("NUMA nodes", False, f"{why}: placement needs two nodes with memory", cure, needed=True)
 
 

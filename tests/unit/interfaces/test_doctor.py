@@ -67,6 +67,8 @@ def test_four_nodes_can_be_placed_on_and_one_with_memory_cannot():
     lone = probe("NUMA nodes", Roots(sys=HOSTS / "8amd64-2n4c-memoryless"))
     assert lone.answer is False
     assert "node 1 has no memory" in lone.why
+    # What pip installs has this command, and it says how the lab is got.
+    assert lone.cure is not None and lone.cure.endswith(": vmplace lab boot")
 
 
 def test_hmat_is_seen_where_firmware_has_it():

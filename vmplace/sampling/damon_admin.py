@@ -37,6 +37,7 @@ from vmplace.topology.damon import (
     begun_at,
     foreign_use,
     is_marked,
+    known_operations,
     lacking,
     read_mark,
     read_patiently,
@@ -202,6 +203,8 @@ class DamonAdmin:
             LOG.warning("%d kdamonds of a killed agent wait for their processes", len(self._begun))
             return
         if (use := foreign_use(self._sysfs, self._mark, self._proc)) is not None:
+            if why := lacking(known_operations(self._sysfs)):
+                raise UnsupportedHostError(why, hint=OPERATIONS_CURE)
             raise UnsupportedHostError(f"DAMON is in use {use.why}", hint=use.cure)
         self._probe_operations()
 

@@ -14,6 +14,7 @@ TRACE_POINT = "kernel/tracing/events/damon/damon_aggregated/format"
 OPERATIONS = "fvaddr"
 """How processes are watched: fixed ranges of their virtual addresses."""
 OPERATIONS_CURE = "boot a kernel with CONFIG_DAMON_VADDR=y"
+OPERATIONS_UNKNOWN = "this helps only if the kernel has CONFIG_DAMON_VADDR=y"
 TRACE_POINT_CURE = "mount -t tracefs tracefs /sys/kernel/tracing, as root"
 BUSY_S, BUSY_STEP_S = 1.0, 0.002
 """How long to try again: each kdamond takes DAMON's lock for a moment in each sample, and whoever meets it
@@ -94,6 +95,8 @@ def foreign_use(sysfs: Path, mark: Path, proc: Path = PROC) -> DamonUse | None:
         return None
     states = [printable(read_patiently(root / f"{slot}/state")) for slot in range(count)]
     end = f"echo 0 > {root}/nr_kdamonds"
+    if _seen_operations(root, count) is None:
+        end += f"; {OPERATIONS_UNKNOWN}"
     running = [slot for slot, state in enumerate(states) if state == "on"]
     if not running:
         return DamonUse(f"by somebody else ({states[0]})", f"stop its owner, then: {end}")
@@ -103,14 +106,14 @@ def foreign_use(sysfs: Path, mark: Path, proc: Path = PROC) -> DamonUse | None:
 
 
 def known_operations(sysfs: Path) -> tuple[str, ...] | None:
-    """Return the operations that this kernel's DAMON has; None while it is in use.
+    """Return the operations that this kernel's DAMON has; None while it is in use and nothing shows them.
 
-    The kernel tells only beside a kdamond: one is prepared for that, never turned on, and taken away again.
-    Raises OSError, OutsideError.
+    The kernel tells only beside a kdamond.  Where none is, one is prepared for that, never turned on, and
+    taken away again.  Raises OSError, OutsideError.
     """
     count, root = sysfs / ADMIN / "nr_kdamonds", sysfs / ADMIN / "0/contexts"
-    if read_whole(count):
-        return None
+    if there := read_whole(count):
+        return _seen_operations(sysfs / ADMIN, there)
     count.write_text("1")
     try:
         (root / "nr_contexts").write_text("1")
@@ -121,9 +124,19 @@ def known_operations(sysfs: Path) -> tuple[str, ...] | None:
             count.write_text("0")
 
 
-def lacking(operations: tuple[str, ...]) -> str | None:
-    """Return why DAMON with these operations cannot watch guests, None if it can."""
-    if OPERATIONS in operations:
+def _seen_operations(root: Path, count: int) -> tuple[str, ...] | None:
+    """Return what the first context of these kdamonds says of them all; None where none has one."""
+    for slot in range(count):
+        try:
+            return tuple(map(printable, read_text(root / f"{slot}/contexts/0/avail_operations").split()))
+        except OSError:
+            continue
+    return None
+
+
+def lacking(operations: tuple[str, ...] | None) -> str | None:
+    """Return why DAMON with these operations cannot watch guests; None if it can, or nobody knows."""
+    if operations is None or OPERATIONS in operations:
         return None
     return f"DAMON cannot watch processes (only {' '.join(operations) or 'nothing'})"
 

@@ -52,14 +52,15 @@ def probe_damon(roots: Roots) -> Capability:
     if not found.answer:
         return found
     try:
-        if use := foreign_use(roots.sys, roots.run / MARK, roots.proc):
-            return Capability("DAMON", False, f"{IN_USE} {use.why}", use.cure)
-        # An agent that uses it has looked at that.
-        operations = known_operations(roots.sys)
+        use = foreign_use(roots.sys, roots.run / MARK, roots.proc)
+        why = lacking(known_operations(roots.sys))
     except (OSError, OutsideError) as err:
         return Capability("DAMON", None, f"its settings cannot be read: {err}", cure)
-    if operations is not None and (why := lacking(operations)):
+    if why:
+        # Whoever has it: freed, it would serve nobody here.
         return Capability("DAMON", False, why, OPERATIONS_CURE)
+    if use:
+        return Capability("DAMON", False, f"{IN_USE} {use.why}", use.cure)
     traced = _probe_open("DAMON", roots.sys / TRACE_POINT, os.O_RDONLY, TRACE_POINT_CURE)
     return found if traced.answer else traced
 

@@ -90,6 +90,36 @@ def test_a_kernel_whose_damon_watches_no_ranges_of_processes_is_reported_as_the_
         assert (str(caught.value), caught.value.hint) == (found.why, found.cure)
 
 
+@pytest.mark.parametrize("user", ["module", "kdamonds"])
+def test_nobodys_damon_is_to_be_ended_where_it_could_not_watch_processes(roots: Roots, user: str):
+    if user == "module":
+        switch(roots, "damon_stat", "Y")
+    else:
+        put(roots.sys / ADMIN / "nr_kdamonds", "2\n")
+        (roots.sys / ADMIN / "0/contexts/0/avail_operations").unlink()
+    for slot in (0, 1) if user == "module" else (1,):
+        put(roots.sys / ADMIN / f"{slot}/contexts/0/avail_operations", "paddr\n")
+    before = (roots.sys / ADMIN / "nr_kdamonds").read_text().strip()
+    found = probe_damon(roots)
+    assert found.answer is False and "only paddr" in found.why
+    assert "echo" not in (found.cure or "") and "CONFIG_DAMON_VADDR" in (found.cure or "")
+    assert "free DAMON" not in (probe_access_sampling(roots).cure or "")
+    with pytest.raises(UnsupportedHostError) as caught:
+        DamonAdmin(roots.sys, roots.run)
+    assert (str(caught.value), caught.value.hint) == (found.why, found.cure)
+    assert (roots.sys / ADMIN / "nr_kdamonds").read_text().strip() == before
+
+
+def test_where_nobody_knows_whether_damon_could_watch_processes_the_cure_says_so(roots: Roots):
+    put(roots.sys / ADMIN / "nr_kdamonds", "1\n")
+    assert "CONFIG_DAMON_VADDR" not in (probe_damon(roots).cure or "")
+    (roots.sys / ADMIN / "0/contexts/0/avail_operations").unlink()
+    found = probe_damon(roots)
+    assert "in use" in found.why and (found.cure or "").endswith(
+        "only if the kernel has CONFIG_DAMON_VADDR=y"
+    )
+
+
 def test_doctor_prepares_nothing_while_an_agent_uses_damon(roots: Roots):
     put(roots.sys / ADMIN / "nr_kdamonds", "2\n")
     put(roots.run / "damon-kdamonds", "2\n")

@@ -10,7 +10,7 @@ from vmplace.errors import VmplaceError
 from vmplace.outside import read_text, read_whole, whole
 from vmplace.topology.capability import Capability, Roots
 from vmplace.topology.counter_capabilities import probe_cycle_counters, probe_ibs, probe_meter
-from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt, LibvirtAnswer
+from vmplace.topology.guests_libvirt import SYSTEM_URI, Libvirt, LibvirtAnswer, cure_for
 from vmplace.topology.memory_capabilities import probe_folio_sizes, probe_hugepages, probe_thp
 from vmplace.topology.numad import find_numad
 from vmplace.topology.procfs import NORMAL_BALANCING, parse_status
@@ -159,7 +159,7 @@ def probe_libvirt(uri: str = SYSTEM_URI) -> list[Capability]:
     if answer.problem is None:
         running = Capability("libvirt", True, f"{uri}: {len(answer.descriptions)} running domains")
         return [running, _bound_guests(answer)]
-    cure = "systemctl start libvirtd (guests are found without it, too)"
+    cure = f"{cure_for(uri)} (guests are found without it, too)"
     return [Capability("libvirt", False, answer.problem, cure)]
 
 

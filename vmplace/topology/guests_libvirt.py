@@ -31,7 +31,7 @@ RETRY_S = 5.0
 MOST_BYTES = 64 << 20
 SILENCE = "libvirt does not answer"
 UNREAD = "libvirt's answer could not be read"
-CURE = "systemctl status libvirtd"
+CURE = "systemctl status libvirtd, or virtqemud"
 FORK_CURE = "free memory, or raise TasksMax of the agent's unit"
 
 
@@ -144,7 +144,7 @@ class Libvirt:
             return worker.result(self._answer_s).text
         except TimeoutError:
             worker.kill()
-            raise UnsupportedHostError(SILENCE, hint=CURE) from None
+            raise UnsupportedHostError(SILENCE, hint=cure_for(self._uri)) from None
 
     def close(self) -> None:
         """Stop asking."""
@@ -176,7 +176,7 @@ def asked(uri: str, *question: str, text: str = "", patience_s: float = 10.0) ->
         return worker.result(patience_s)
     except TimeoutError:
         worker.kill()
-        raise UnsupportedHostError(SILENCE, hint=CURE) from None
+        raise UnsupportedHostError(SILENCE, hint=cure_for(uri)) from None
 
 
 class EventWatch:
@@ -219,6 +219,7 @@ class Question:
 
     def __init__(self, uri: str, *question: str, text: str = "") -> None:
         """``text`` is its stdin.  Raises UnsupportedHostError if no process can be started."""
+        self._cure = cure_for(uri)
         script = str(Path(__file__).with_name("libvirt_worker.py"))
         # An answer of megabytes would fill a pipe that nobody reads.
         self._output = os.fdopen(os.memfd_create("libvirt"), "w+b")
@@ -247,7 +248,7 @@ class Question:
             self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
-        return _checked(self._process.returncode, self._read_output())
+        return _checked(self._process.returncode, self._read_output(), self._cure)
 
     @property
     def has_ended(self) -> bool:
@@ -269,20 +270,27 @@ class Question:
         return answer.decode(errors="replace")
 
 
-def _checked(returncode: int, output: str) -> Answer:
+def cure_for(uri: str) -> str:
+    """Return what to do where libvirt cannot be asked at a URI."""
+    if uri == SYSTEM_URI:
+        return CURE
+    return f"is {printable(uri, 200)!r} right, and does `virsh -c` reach it?  There: {CURE}"
+
+
+def _checked(returncode: int, output: str, cure: str = CURE) -> Answer:
     """Return the object that a worker printed; raises for one that failed."""
     if returncode < 0:
-        raise UnsupportedHostError(SILENCE, hint=CURE)
+        raise UnsupportedHostError(SILENCE, hint=cure)
     try:
         answer = parse_json(output, Answer)
     except OutsideError:
         said = lines(output.strip())[-1:] or [f"exit code {returncode}"]
-        raise UnsupportedHostError(f"libvirt cannot be asked: {printable(said[0], 300)}", hint=CURE) from None
+        raise UnsupportedHostError(f"libvirt cannot be asked: {printable(said[0], 300)}", hint=cure) from None
     if answer.error is None:
         return answer
     if answer.gone:
         raise GuestGoneError(printable(answer.error, 300))
-    raise UnsupportedHostError(printable(answer.error, 300), hint=CURE)
+    raise UnsupportedHostError(printable(answer.error, 300), hint=cure)
 
 
 def _answer_of(answer: Answer) -> LibvirtAnswer:

@@ -12,8 +12,9 @@ import pytest
 
 from vmplace.errors import GuestGoneError, UnsupportedHostError
 from vmplace.topology import guests_libvirt
+from vmplace.topology.capabilities import probe_libvirt
 from vmplace.topology.guest_finder import GuestFinder
-from vmplace.topology.guests_libvirt import REFRESH_S, RETRY_S, Libvirt
+from vmplace.topology.guests_libvirt import REFRESH_S, RETRY_S, Libvirt, asked
 from vmplace.topology.memory_budget import WORKERS_BYTES
 
 needs_libvirt = pytest.mark.skipif(
@@ -260,6 +261,25 @@ def test_an_answer_that_came_late_serves_the_next_one(tmp_path: Path, monkeypatc
 def test_the_monitor_of_a_domain_that_is_gone():
     with pytest.raises(GuestGoneError):
         Libvirt(TEST_DRIVER, answer_s=20).ask_monitor("0" * 32, "info version")
+
+
+@needs_libvirt
+@pytest.mark.parametrize(
+    "uri", ["nonsense", "qemu+unix:///system?socket=/nowhere", guests_libvirt.SYSTEM_URI]
+)
+def test_who_gave_a_uri_is_asked_to_look_at_it_and_both_daemons_are_named(
+    uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    if uri == guests_libvirt.SYSTEM_URI:
+        # As on a host whose libvirt is down: this one's may run.
+        (tmp_path / "libvirt.py").write_text("raise SystemExit('no libvirt')\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(UnsupportedHostError) as caught:
+        asked(uri, "domain", "db1", patience_s=20)
+    cure = caught.value.hint or ""
+    assert (uri in cure) is (uri != guests_libvirt.SYSTEM_URI)
+    assert "libvirtd" in cure and "virtqemud" in cure
+    assert cure in (probe_libvirt(uri)[0].cure or "")
 
 
 def test_a_host_without_the_module(monkeypatch: pytest.MonkeyPatch):

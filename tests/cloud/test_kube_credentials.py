@@ -33,6 +33,30 @@ print("read", len(threads))
 """
 
 
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        (None, "cannot be read: No such file"),
+        ("hello\n", "is no kubeconfig"),
+        ("a: b: c\n", "is no valid YAML, line 1"),
+        ("{}\n", "is no kubeconfig"),
+        ("[1, 2]\n", "is no kubeconfig"),
+        ("\x00", "is no kubeconfig"),
+    ],
+)
+def test_a_kubeconfig_that_gives_no_way_in_is_wrong_usage_at_once(
+    tmp_path: Path, text: str | None, reported: str
+) -> None:
+    pytest.importorskip("lightkube", reason="make test-cloud sets up what is needed")
+    config = tmp_path / "kubeconfig"
+    if text is not None:
+        config.write_text(text)
+    words = ["kube", "agent", "--node", "n1", "--kubeconfig", str(config), "--socket", str(tmp_path / "s")]
+    argv = [sys.executable, "-c", "from vmplace.interfaces.cli import main; main()", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2 and str(config) in done.stderr and reported in done.stderr, done.stderr
+
+
 def test_credentials_are_read_by_one_thread_at_a_time(tmp_path: Path) -> None:
     pytest.importorskip("lightkube", reason="make test-cloud sets up what is needed")
     config = kubeconfig(tmp_path, "http://127.0.0.1:1")

@@ -105,7 +105,19 @@ def agent(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    if kubeconfig is not None:
+        _check(kubeconfig)
     serve(node, kubeconfig, hooks, (socket or socket_path()).parent, interval, stop)
+
+
+def _check(kubeconfig: Path) -> None:
+    """Raise UsageError for a file by which nobody can ask an API server: waiting does not mend it."""
+    from vmplace.cloud.kubernetes.watch import ApiClient, CredentialsError
+
+    try:
+        ApiClient(kubeconfig).close()
+    except CredentialsError as err:
+        raise click.UsageError(f"--kubeconfig: {err}; {err.hint}") from err
 
 
 def _keep(path: Path, socket: Path | None, interval: float, stop: threading.Event) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from vmplace.cloud.kubernetes.node_state import NodeState
 from vmplace.cloud.kubernetes.vmis import parse_vmi
-from vmplace.errors import VmplaceError
+from vmplace.errors import VmplaceError, cure_of_reading
 from vmplace.extras import extra_module
 
 LOG = logging.getLogger(__name__)
@@ -37,6 +37,10 @@ _CREDENTIALS = threading.Lock()
 """msgspec, by which lightkube reads them, crashes if two threads are the first to meet a nested type."""
 
 
+class CredentialsError(VmplaceError):
+    """A kubeconfig, or the service account of this pod, gives no way to the API server."""
+
+
 class RightsError(VmplaceError):
     """The API server does not let this service account in, or not do this."""
 
@@ -48,11 +52,14 @@ class ApiClient:
     kubeconfig: Path | None = None
 
     def __post_init__(self) -> None:
-        """Connect; raises VmplaceError where there is no way in."""
+        """Read the credentials; raises CredentialsError where they give no way in."""
         configs = extra_module("lightkube.config.kubeconfig", "kube")
         adapter = extra_module("lightkube.config.client_adapter", "kube")
         self._httpx = adapter.httpx
         try:
+            if self.kubeconfig is not None:
+                # lightkube's error for a file that is missing is none of the file system's.
+                self.kubeconfig.open("rb").close()
             with _CREDENTIALS:
                 config = (
                     configs.KubeConfig.from_file(self.kubeconfig)
@@ -62,9 +69,17 @@ class ApiClient:
             timeout = self._httpx.Timeout(CONNECT_S, read=READ_S)
             self._http = adapter.Client(config.get(), adapter.ConnectionParams(timeout=timeout))
         except Exception as err:
+            raise self._unusable(err) from None
+
+    def _unusable(self, err: Exception) -> CredentialsError:
+        if self.kubeconfig is None:
             hint = "give --kubeconfig, or run it in a pod with a service account"
-            reported = f"cannot connect to the API server: {_without_lines(err)}"
-            raise VmplaceError(reported, hint=hint) from None
+            return CredentialsError(f"cannot connect to the API server: {_without_lines(err)}", hint=hint)
+        if isinstance(err, OSError):
+            reported = f"cannot be read: {err.strerror or err}"
+            return CredentialsError(f"{self.kubeconfig} {reported}", hint=cure_of_reading(err))
+        hint = f"name one with which `kubectl --kubeconfig {self.kubeconfig}` works"
+        return CredentialsError(f"{self.kubeconfig} is no kubeconfig ({_without_lines(err)})", hint=hint)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -123,7 +138,7 @@ class ApiClient:
 def _without_lines(err: Exception) -> str:
     """Return what was wrong with a kubeconfig; what a parser shows of its lines may be a token."""
     if mark := getattr(err, "problem_mark", None):
-        return f"the kubeconfig is no valid YAML, line {mark.line + 1}"
+        return f"it is no valid YAML, line {mark.line + 1}"
     is_known = isinstance(err, OSError) or type(err).__module__.startswith("lightkube.")
     return str(err) if is_known else type(err).__name__
 

@@ -39,6 +39,13 @@ class VmplaceError(Exception):
             self.add_note(self.hint)
 
 
+class UsageError(VmplaceError):
+    """A command line is wrong, and it takes more than its parser to see that."""
+
+    code = "usage"
+    exit_code = 2
+
+
 class UnsupportedHostError(VmplaceError):
     """The host lacks a facility; callers fall back to the next one."""
 

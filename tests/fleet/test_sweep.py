@@ -17,6 +17,7 @@ from tests.unit.interfaces.test_json_schemas import errors
 from tests.unit.simulate.small_trace import private_pages, shared_pages
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.cli import cli
+from vmplace.interfaces.error_lines import error_line
 
 pytest.importorskip("duckdb", reason="make test-cloud sets up what sweeps need")
 from vmplace.fleet import sweep_results
@@ -358,6 +359,9 @@ def test_a_mistake_is_reported_before_any_work(
     answer = CliRunner().invoke(cli, ["sweep", *asked, "--out", str(out)])
     assert isinstance(answer.exception, VmplaceError)
     assert said in str(answer.exception)
+    # What is named there may come: no mistake of the command line.
+    is_wrong_usage = said not in ("cannot be looked at", "no Dask scheduler")
+    assert (error_line(answer.exception).exit_code == 2) is is_wrong_usage
     assert not out.exists()
 
 

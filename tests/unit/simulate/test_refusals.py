@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tests.unit.simulate.small_trace import arrays_of, private_pages
 from vmplace.errors import VmplaceError
 from vmplace.interfaces.cli import cli
+from vmplace.interfaces.error_lines import error_line
 from vmplace.interfaces.output_file import opened_output
 from vmplace.simulate.trace import TraceError, parse_trace, read_trace
 
@@ -46,6 +47,30 @@ def test_what_is_wrong_with_a_guest_is_said_in_a_line(tmp_path: Path, guest: str
     assert isinstance(answer.exception, VmplaceError)
     assert said in str(answer.exception)
     assert "\n" not in str(answer.exception)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--guest", "a=x.npz,bogus"),
+        ("--guest", "db=x.npz"),
+        ("--guest", "a={}/t.npz,nodes=7"),
+        ("--guest", "a={}/t.npz,pages=3K"),
+        ("--source", "nope"),
+        ("--source", "ibs:x"),
+        ("--source", "hints", "--policy", "agent:auto"),
+        ("--host", "nosuch"),
+        ("--json", "{}/t.npz"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_line_that_is_wrong_is_wrong_usage_by_code_and_by_exit_code(
+    tmp_path: Path, words: tuple[str, ...]
+):
+    answer = simulated(tmp_path, *(word.format(tmp_path) for word in words))
+    assert isinstance(answer.exception, VmplaceError), answer.output
+    line = error_line(answer.exception)
+    assert (line.error.code, line.exit_code) == ("usage", 2) and line.error.cure
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-1"])

@@ -63,7 +63,11 @@ def calibrate(as_json: bool, show: bool, duration_ms: int, out: Path | None) -> 
     its canonical weights.
     """
     host, path = read_host(), out or _agents_file()
-    calibration = _kept(host, path) if show else _measured(host, path, duration_ms)
+    if show:
+        calibration = _kept(host, path)
+    else:
+        # The folder of the agent's state may not be there yet; one that somebody names may be misspelt.
+        calibration = _measured(host, path if out else with_folder(path), duration_ms)
     if calibration.cpu_share < LEAST_CPU_SHARE:
         click.echo(DISTURBED.format(1 - calibration.cpu_share), err=True)
     known = calibrated(host, calibration)
@@ -90,7 +94,7 @@ def _kept(host: HostTopology, path: Path) -> Calibration:
 def _measured(host: HostTopology, path: Path, duration_ms: int) -> Calibration:
     """Measure, and keep it in a file that was opened before, as this takes all CPUs."""
     machine, cpus = read_machine_identity(host), frozenset(os.sched_getaffinity(0))
-    with opened_output(with_folder(path), lasting=True) as file:
+    with opened_output(path, lasting=True) as file:
         with _progress() as report:
             calibration = measured(host, machine, duration_ms=duration_ms, cpus=cpus, report=report)
         file.write(encoded(calibration))

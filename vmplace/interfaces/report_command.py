@@ -9,7 +9,7 @@ import msgspec
 from vmplace.errors import OutsideError, VmplaceError, cure_of_reading
 from vmplace.extensions import extension, extension_names
 from vmplace.interfaces.options import examples, socket_option
-from vmplace.interfaces.output_file import opened_output, with_folder
+from vmplace.interfaces.output_file import opened_output
 from vmplace.interfaces.report_page import Section, html_page
 from vmplace.outside import parse_json
 
@@ -97,6 +97,6 @@ def _add_json(path: Path, content: bytes, sections: list[Section]) -> str:
 
 def write_page(out: Path, title: str, subtitle: str, sections: list[Section]) -> None:
     """Write the page; raises VmplaceError where that is impossible."""
-    with opened_output(with_folder(out)) as file:
+    with opened_output(out) as file:
         # Its <meta> names UTF-8, whatever the locale; a file's name may be no text.
         file.write(html_page(title, subtitle, sections).encode(errors="replace"))

@@ -1,6 +1,7 @@
 """What a command writes appears whole; where it cannot, the former file stays and the cure is named."""
 
 import contextlib
+import json
 import os
 import resource
 import subprocess
@@ -8,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.nobody import holds_for_nobody, needs_nobody
 from vmplace.errors import VmplaceError
+from vmplace.interfaces.cli import cli
 from vmplace.interfaces.output_file import opened_output
 from vmplace.interfaces.report_command import write_page
 
@@ -47,8 +50,24 @@ def test_a_full_disk_leaves_the_former_report(tmp_path: Path):
 def test_a_report_is_in_utf_8_whatever_the_locale(tmp_path: Path):
     code = (
         "from pathlib import Path; from vmplace.interfaces.report_command import write_page;"
-        "write_page(Path('new/report.html'), 'a \\u2026 \\udcff', '', [])"
+        "write_page(Path('report.html'), 'a \\u2026 \\udcff', '', [])"
     )
     env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=env)
-    assert "a \u2026 ?" in (tmp_path / "new/report.html").read_bytes().decode()
+    assert "a \u2026 ?" in (tmp_path / "report.html").read_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    "words", [["report", "{}/table.json"], ["demo", "--no-open"], ["calibrate"]], ids=lambda words: words[0]
+)
+def test_no_folder_is_made_that_somebody_may_have_misspelt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+):
+    monkeypatch.setattr("vmplace.topology.streams.native.measure_streams", None)
+    row = {"host": "n4", "mix": "gups", "policy": "vmplace", "source": "full", "run_time_s": 1.0}
+    row |= {"oracle_share": 0.97, "worst_guest_slowdown": 0.1}
+    (tmp_path / "table.json").write_text(json.dumps({"rows": [row]}))
+    given = [word.format(tmp_path) for word in words]
+    done = CliRunner().invoke(cli, [*given, "--out", str(tmp_path / "no/such/out")])
+    assert isinstance(done.exception, VmplaceError) and "cannot be written" in str(done.exception)
+    assert str(done.exception.hint).startswith("make its folder first") and not (tmp_path / "no").exists()

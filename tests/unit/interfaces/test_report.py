@@ -26,7 +26,7 @@ def policy_row(**content: Any) -> dict[str, Any]:
 
 
 def reported(tmp_path: Path, *arguments: object) -> tuple[Result, str]:
-    out = tmp_path / "out/report.html"
+    out = tmp_path / "report.html"
     result = CliRunner().invoke(report, [*map(str, arguments), "--out", str(out)])
     return result, out.read_text() if out.exists() else ""
 

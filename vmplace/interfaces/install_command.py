@@ -36,6 +36,8 @@ LINK = Path("/usr/local/bin/vmplace")
 HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108
 """The unit's sandbox does not see these folders (ProtectHome, PrivateTmp)."""
 STOP_S = 300.0
+BOOTED = Path("/run/systemd/system")
+"""This folder is there where systemd runs: sd_booted(3)."""
 
 
 def _host_or_image(_context: click.Context, _option: click.Parameter, root: Path) -> Path:
@@ -60,13 +62,16 @@ def install(start: bool, root: Path, as_json: bool) -> None:
     """Install systemd units, libvirt's hook, settings, and completion of this vmplace on this host.
 
     The Debian package brings all of it; this is for other hosts, where vmplace was installed by pip.  Nothing
-    is started without --start.  Files that others made or changed are not written over.  Run it again after
-    an upgrade.  Only root may.
+    is started without --start, which needs systemd.  Files that others made or changed are not written over.
+    Run it again after an upgrade.  Only root may.
     """
     if start and root != Path("/"):
         raise click.UsageError("--start works on this host, not on an image")
     installation = Installation(root)
     _only_root(installation)
+    if start and not BOOTED.is_dir():
+        hint = "leave --start out, and have what starts services here run `vmplace agent --supervised`"
+        raise VmplaceError("systemd does not run here to start the agent; nothing was installed", hint=hint)
     _no_package(installation)
     before = installation.manifest() or Manifest()
     changes = installation.changes(pieces(_command(), (root / "etc/libvirt").is_dir()), before.files)
@@ -213,8 +218,8 @@ def _stop(installation: Installation, manifest: Manifest) -> None:
 
 
 def _systemctl(root: Path, *words: str) -> None:
-    """Ask systemd, where it runs: sd_booted(3)."""
-    if root == Path("/") and Path("/run/systemd/system").is_dir():
+    """Ask systemd, where it runs."""
+    if root == Path("/") and BOOTED.is_dir():
         _run("systemctl", *words)
 
 

@@ -252,6 +252,27 @@ def test_folders_are_for_all_to_read_whatever_the_umask(image: Path):
     assert modes == {0o755} and (image / SETTINGS).stat().st_mode & 0o044
 
 
+@pytest.mark.parametrize("runs", [False, True])
+def test_nothing_is_installed_to_be_started_where_systemd_does_not_run(
+    image: Path, monkeypatch: pytest.MonkeyPatch, runs: bool
+):
+    here, asked = Installation(image), list[tuple[str, ...]]()
+    monkeypatch.setattr(install_command, "Installation", lambda _root: here)
+    monkeypatch.setattr(install_command, "BOOTED", image if runs else image / "run/systemd/system")
+    monkeypatch.setattr(install_command, "_run", lambda *words: asked.append(words))
+    monkeypatch.setattr(install_command, "_group_made", lambda: False)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    before = tree(image)
+    done = run("install", "--start")
+    assert (("systemctl", "enable", "--now", "vmplace") in asked) is runs
+    if runs:
+        assert done.exception is None and (image / UNIT).exists()
+        return
+    assert "systemd does not run here" in str(done.exception) and tree(image) == before
+    assert "vmplace agent" in (done.exception.hint or "")  # type: ignore[union-attr]
+    assert run("install").exception is None and (image / UNIT).exists()
+
+
 def test_where_nothing_was_installed_there_is_nothing_to_remove(image: Path):
     result = run("uninstall", "--root", str(image))
     assert getattr(result.exception, "exit_code", None) == 3

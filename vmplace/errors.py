@@ -1,6 +1,7 @@
 """What can go wrong, as a person reads it: one sentence, and a hint with the cure."""
 
 import errno
+import os
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -44,6 +45,12 @@ class UsageError(VmplaceError):
 
     code = "usage"
     exit_code = 2
+
+
+class DeniedError(VmplaceError):
+    """Only root may do that."""
+
+    code = "denied"
 
 
 class UnsupportedHostError(VmplaceError):
@@ -108,8 +115,19 @@ class JournalError(VmplaceError):
     code = "journal"
 
 
+class JournalDeniedError(JournalError, DeniedError):
+    """Only root may read or write the journal."""
+
+    code = "denied"
+
+
 class JournalInUseError(JournalError):
     """Another vmplace has the journal: what that one took is its own to give back."""
+
+
+def only_root_may(err: OSError) -> bool:
+    """Tell whether the kernel refused a call to this user alone; root may be refused by a disk, too."""
+    return err.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0
 
 
 def cure_of_reading(err: Exception) -> str:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vmplace.errors import JournalError, JournalInUseError
+from vmplace.errors import JournalDeniedError, JournalError, JournalInUseError, only_root_may
 
 LOOK_S = 0.05
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -203,8 +203,10 @@ def unusable(path: Path, err: OSError, verb: str = "write") -> JournalError:
         errno.ENOMEM: "free some memory",
         errno.ELOOP: f"{path} is a symbolic link: put the file itself there",
     }
-    hint = cures.get(err.errno or 0, f"make {path.parent} writable")
-    return JournalError(f"cannot {verb} the journal {path}, nothing is moved: {err.strerror}", hint=hint)
+    reported = f"cannot {verb} the journal {path}, nothing is moved: {err.strerror}"
+    if only_root_may(err):
+        return JournalDeniedError(reported, hint="run it as root")
+    return JournalError(reported, hint=cures.get(err.errno or 0, f"make {path.parent} writable"))
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from vmplace.errors import VmplaceError
+from vmplace.errors import DeniedError, VmplaceError, only_root_may
 
 
 class AgentBusyError(VmplaceError):
@@ -59,7 +59,8 @@ class AgentLock:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._fd = os.open(self._path, flags, 0o640)
         except OSError as err:
-            raise VmplaceError(f"cannot open {self._path}: {err.strerror}", hint="run it as root") from err
+            kind = DeniedError if only_root_may(err) else VmplaceError
+            raise kind(f"cannot open {self._path}: {err.strerror}", hint="run it as root") from err
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as err:

@@ -11,7 +11,7 @@ from vmplace.actuation.undo import Progress, UndoResult, undo
 from vmplace.agent.config_sections import Config
 from vmplace.agent.host_calls import HostCalls, UndoAllowance
 from vmplace.agent.orders import UnknownGuestError
-from vmplace.errors import JournalError, JournalInUseError, VmplaceError
+from vmplace.errors import JournalDeniedError, JournalError, JournalInUseError, VmplaceError, only_root_may
 from vmplace.sampling.damon_admin import DamonAdmin
 
 DYING_S = 15.0
@@ -57,8 +57,10 @@ def _is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as err:
-        hint = "run it as root" if isinstance(err, PermissionError) else f"look at {path.parent}"
-        raise JournalError(f"the journal {path} cannot be read: {err.strerror}", hint=hint) from err
+        reported = f"the journal {path} cannot be read: {err.strerror}"
+        if only_root_may(err):
+            raise JournalDeniedError(reported, hint="run it as root") from err
+        raise JournalError(reported, hint=f"look at {path.parent}") from err
     return True
 
 
@@ -74,13 +76,14 @@ def give_back_without_agent(
     """Give the kernel what a killed agent had taken of it; no guest is touched.
 
     Returns what was done and what failed, in words: one that fails keeps nothing else from being given back.
-    Raises JournalInUseError if an agent runs, and does not end within DYING_S.
+    Raises JournalInUseError if an agent runs, and does not end within DYING_S, JournalDeniedError for who is
+    not root.
     """
     reported: list[str] = []
     failures: list[str] = []
     try:
         _give_sysctls_back(config.journal_path, proc, reported, failures)
-    except JournalInUseError:
+    except (JournalDeniedError, JournalInUseError):
         raise
     except VmplaceError as err:
         failures.append(f"{err} ({err.hint})" if err.hint else str(err))

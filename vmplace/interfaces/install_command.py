@@ -15,7 +15,7 @@ import click
 import msgspec
 
 import vmplace
-from vmplace.errors import VmplaceError
+from vmplace.errors import DeniedError, VmplaceError
 from vmplace.interfaces.completion_command import completion_code
 from vmplace.interfaces.guest_views import Installed, Uninstalled
 from vmplace.interfaces.installation import STATE, Changes, Installation, InstalledFile, Manifest
@@ -156,7 +156,7 @@ def _iter_pieces(command: Path, has_libvirt: bool) -> Iterator[InstalledFile]:
 
 def _only_root(installation: Installation) -> None:
     if os.geteuid() != 0 and installation.root == Path("/"):
-        raise VmplaceError("only root may do that", hint="sudo, or --root FOLDER for an image")
+        raise DeniedError("only root may do that", hint="sudo, or --root FOLDER for an image")
 
 
 def _no_package(installation: Installation) -> None:

@@ -1,5 +1,6 @@
 """One agent per host, and a killed one is noticed by the next."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.nobody import holds_for_nobody, needs_nobody
+from vmplace.actuation.journal import Journal
 from vmplace.agent.lock import AgentBusyError, AgentLock
-from vmplace.errors import VmplaceError
+from vmplace.errors import JournalError, VmplaceError
 
 HOLDER = """
 import sys, time
@@ -120,3 +123,32 @@ def test_a_symbolic_link_in_the_locks_place_is_not_followed(path: Path, tmp_path
     with pytest.raises(VmplaceError):
         AgentLock(path).take()
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+@needs_nobody
+def test_who_may_not_take_it_is_denied_and_a_disk_that_root_cannot_write_is_a_failure(tmp_path: Path):
+    tmp_path.chmod(0o755)
+
+    def is_denied(path: Path = Path("lock")) -> bool:
+        with pytest.raises(VmplaceError) as refused:
+            AgentLock(path).take()
+        return refused.value.code == "denied"
+
+    with contextlib.chdir(tmp_path):
+        assert holds_for_nobody(is_denied)
+    (tmp_path / "file").touch()
+    assert not is_denied(tmp_path / "file/lock")
+
+
+@needs_nobody
+def test_who_may_read_the_journal_and_not_write_it_is_denied(tmp_path: Path):
+    tmp_path.chmod(0o755)
+    Journal(tmp_path / "journal").close()
+
+    def is_denied() -> bool:
+        with pytest.raises(JournalError) as refused:
+            Journal(Path("journal"))
+        return refused.value.code == "denied"
+
+    with contextlib.chdir(tmp_path):
+        assert holds_for_nobody(is_denied)

@@ -375,7 +375,8 @@ def test_who_may_not_look_at_the_journal_is_advised_to_be_root(config: Config, w
         asked = [*words, "--config", "vmplace.toml", "--socket", "none"]
         done = CliRunner().invoke(undo, asked)
         said = f"{done.exception} {getattr(done.exception, 'hint', '')} {done.output}"
-        return isinstance(done.exception, VmplaceError) and "run it" in said and "as root" in said
+        assert isinstance(done.exception, VmplaceError)
+        return "run it" in said and "as root" in said and error_line(done.exception).error.code == "denied"
 
     with contextlib.chdir(folder):
         assert holds_for_nobody(names_the_cure)

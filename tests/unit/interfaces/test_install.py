@@ -21,7 +21,7 @@ from vmplace.agent import sound_settings, without_agent
 from vmplace.agent.config import LoadedConfig
 from vmplace.agent.config_sections import Config
 from vmplace.agent.wakeup import Wakeup
-from vmplace.errors import VmplaceError
+from vmplace.errors import DeniedError, VmplaceError
 from vmplace.interfaces import install_command, installation
 from vmplace.interfaces.cli import cli
 from vmplace.interfaces.installation import Installation, InstalledFile, Manifest
@@ -338,7 +338,8 @@ def test_only_root_installs_on_the_host(monkeypatch: pytest.MonkeyPatch, root: s
     """Whatever it is called: an image has no guests, so nothing is undone before its journal goes."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     for verb in ("uninstall", "install"):
-        assert "only root may" in str(run(verb, "--root", root).exception)
+        refused = run(verb, "--root", root).exception
+        assert isinstance(refused, DeniedError) and "only root may" in str(refused)
 
 
 def test_what_an_earlier_journal_holds_is_undone_before_it_goes(

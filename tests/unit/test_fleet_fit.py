@@ -172,3 +172,10 @@ def test_without_the_option_nothing_is_counted() -> None:
 def test_what_is_no_size_is_refused_with_an_example(size: str) -> None:
     done = fleet_model("--fit", size)
     assert done.exit_code == 2 and "4:8192:0.3" in done.output
+
+
+@pytest.mark.parametrize("size", ["4:4096:2", "4:4096:x", "4"])
+def test_a_size_that_is_wrong_is_answered_with_what_may_be_left_out_and_its_range(size: str) -> None:
+    done = fleet_model("--fit", size)
+    assert done.exit_code == 2
+    assert "VCPUS:MIB[:PRESSURE]" in done.output and "PRESSURE is from 0 to 1" in done.output

@@ -34,7 +34,8 @@ def parsed_flavour(_ctx: click.Context, _param: click.Parameter, value: str | No
         return None
     found = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,9})(?::([0-9]{1,9}(?:\.[0-9]{1,9})?))?", value)
     if not found or not int(found[1]) or not int(found[2]) or float(found[3] or 0) > 1:
-        raise click.BadParameter(f"{value!r} is no size: write VCPUS:MIB:PRESSURE, such as 4:8192:0.3")
+        form = "VCPUS:MIB[:PRESSURE], such as 4:8192:0.3; PRESSURE is from 0 to 1"
+        raise click.BadParameter(f"{value!r} is no size: write {form}")
     return FleetFlavour(int(found[1]), int(found[2]), float(found[3] or 0))
 
 
@@ -72,7 +73,7 @@ def parsed_flavour(_ctx: click.Context, _param: click.Parameter, value: str | No
     "flavour",
     callback=parsed_flavour,
     metavar="VCPUS:MIB[:PRESSURE]",
-    help="Count how many further guests of this size the fleet takes.",
+    help="Count how many further guests of this size the fleet takes; PRESSURE is from 0, the default, to 1.",
 )
 @click.option(
     "--loop",

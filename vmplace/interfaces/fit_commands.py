@@ -28,7 +28,8 @@ def parsed(*, needs_memory: bool) -> Callable[[click.Context, click.Parameter, s
     def parse(_ctx: click.Context, _param: click.Parameter, value: str) -> Size:
         found = re.fullmatch(r"([0-9]{1,5})(?::([0-9]{1,9}))?", value)
         if not found or not 0 < int(found[1]) <= MOST_VCPU_ID + 1 or (found[2] is None and needs_memory):
-            raise click.BadParameter(f"{value!r} is no size: write VCPUS:MIB, such as 4:8192")
+            form = "VCPUS:MIB" if needs_memory else "VCPUS[:MIB]"
+            raise click.BadParameter(f"{value!r} is no size: write {form}, such as 4:8192")
         return Size(int(found[1]), int(found[2] or 0) * MIB)
 
     return parse

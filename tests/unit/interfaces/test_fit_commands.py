@@ -76,6 +76,11 @@ def test_a_wrong_size_is_wrong_usage_and_shows_a_right_one(size: str):
     assert size == "-1:5" or "4:8192" in result.output
 
 
+@pytest.mark.parametrize(("verb", "form"), [("fit", "VCPUS:MIB,"), ("advise", "VCPUS[:MIB],")])
+def test_a_size_that_is_wrong_is_answered_with_the_form_that_the_command_takes(verb: str, form: str):
+    assert f"write {form} such as" in " ".join(asked(Path("/no"), verb, "x").output.split())
+
+
 def test_advice_is_a_node_list_that_numactl_takes(agent: Agent, tmp_path: Path):
     with served(agent, tmp_path / "s") as path:
         one, all_nodes = asked(path, "advise", "2"), asked(path, "advise", "3:8")

@@ -10,6 +10,7 @@ import pytest
 from lab.commands import lab
 from tests.unit.test_prose import PAGES, ROOT, name
 from vmplace.interfaces.cli import COMMANDS, cli
+from vmplace.simulate.source_views import SOURCES
 
 CODE = re.compile(r"^ {4,}([^\n]*)$|`([^`]+)`", re.M)
 COMMAND = re.compile(r"(?:^|[\s|;/(])(vmplace(?:-lab)? [a-z][^#|;>`\n]*)")
@@ -65,3 +66,10 @@ def test_what_is_not_there_would_be_found() -> None:
     assert wrong("vmplace policy show db1") == "show" and wrong("vmplace shwo") == "shwo"
     assert wrong("vmplace status --jsn") == "--jsn" and wrong("vmplace policy explain db1 --json") is None
     assert {"test-unit", "deb"} <= TARGETS and "tset" not in TARGETS
+
+
+def test_the_page_of_the_simulator_names_each_source_and_no_other() -> None:
+    line = re.search(r"^Sources: .*?\n\n", (ROOT / "docs/simulate.md").read_text(), re.M | re.S)
+    assert line is not None
+    named = {word for word in re.findall(r"`([a-z+-]+)`", line[0]) if not word.startswith("agent")}
+    assert named == set(SOURCES)

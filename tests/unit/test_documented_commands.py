@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import click
@@ -73,3 +74,14 @@ def test_the_page_of_the_simulator_names_each_source_and_no_other() -> None:
     assert line is not None
     named = {word for word in re.findall(r"`([a-z+-]+)`", line[0]) if not word.startswith("agent")}
     assert named == set(SOURCES)
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
+def test_environments_that_pages_make_in_a_checkout_are_ignored_and_no_source_is() -> None:
+    lines = [line for path in PAGES for line in code(path)]
+    made = {match for line in lines for match in re.findall(r"python3 -m venv ([\w.-]+)(?= |$)", line)}
+    asked = ["git", "check-ignore", "--no-index", *(f"{one}/bin/python" for one in sorted(made))]
+    ignored = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    assert made and {line.partition("/")[0] for line in ignored} == made
+    asked = ["git", "check-ignore", "--no-index", "vmplace/fleet/views.py", "tests/fleet/test_sweep.py"]
+    assert subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).stdout == b""

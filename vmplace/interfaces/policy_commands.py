@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vmplace.errors import ConfigError, VmplaceError, cure_of_reading
+from vmplace.errors import ConfigError, UsageError, VmplaceError, cure_of_reading
 from vmplace.interfaces.client import NoAgentError, ask
 from vmplace.interfaces.options import (
     READ,
@@ -138,23 +138,33 @@ def _present(domain: "DomainXml", where: str) -> dict[str, str]:
 
 
 def _changed(present: dict[str, str], changes: dict[str, str], unset: tuple[str, ...]) -> dict[str, str]:
-    """Return what the policy is to be; raises VmplaceError for a mistake in it."""
+    """Return what the policy is to be.
+
+    Raises UsageError for a mistake in what is asked for, ConfigError for one that was there before.
+    """
     from vmplace.agent.guest_policy import KEYS
 
     for key in (*changes, *(key for key in unset if key not in present)):
         if key not in KEYS:
-            raise VmplaceError(f"key {key!r} is not known", hint=f"known: {', '.join(KEYS)}")
+            raise UsageError(f"key {key!r} is not known", hint=f"known: {', '.join(KEYS)}")
     wanted = {key: text for key, text in (present | changes).items() if key not in unset}
-    _check(wanted)
+    if (wrong := _mistake(wanted)) is not None:
+        if _mistake(present) is not None:
+            raise wrong
+        raise UsageError(str(wrong), hint=wrong.hint) from wrong
     return wanted
 
 
-def _check(words: dict[str, str]) -> None:
+def _mistake(words: dict[str, str]) -> ConfigError | None:
     from vmplace.agent.policy_text import stated_policies
     from vmplace.topology.domain_policy import DomainPolicy, Word
 
     said = tuple(Word(key, text, 0) for key, text in words.items())
-    stated_policies(DomainPolicy(said, has_policy=True), "")
+    try:
+        stated_policies(DomainPolicy(said, has_policy=True), "")
+    except ConfigError as err:
+        return err
+    return None
 
 
 @policy.command(

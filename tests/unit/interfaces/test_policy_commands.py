@@ -18,6 +18,7 @@ from vmplace.agent.config import read_config
 from vmplace.agent.policy_reference import PAGE
 from vmplace.errors import ConfigError, VmplaceError
 from vmplace.interfaces import domain_metadata
+from vmplace.interfaces.error_lines import error_line
 from vmplace.interfaces.policy_commands import policy
 from vmplace.outside import parse_json
 from vmplace.topology import libvirt_worker
@@ -111,7 +112,9 @@ def test_a_mistake_of_a_command_line_has_no_line_of_a_file(connection: Any, word
 def test_what_is_wrong_is_reported_and_changes_nothing(connection: Any, words, cure):
     run("set", "test", "mode=advise")
     wrong = run("set", "test", *words)
-    assert wrong.exit_code == 1 and cure in output_of(wrong)
+    assert isinstance(wrong.exception, VmplaceError) and cure in output_of(wrong)
+    line = error_line(wrong.exception)
+    assert (line.error.code, line.exit_code) == ("usage", 2)
     assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "advise"}
 
 
@@ -131,6 +134,14 @@ def test_usage_is_reported_with_its_own_code_and_changes_nothing(connection: Any
     run("set", "test", "mode=advise")
     assert run(*words).exit_code == 2
     assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "advise"}
+
+
+def test_a_mistake_that_was_there_before_is_none_of_the_command_line(connection: Any):
+    text = "<policy><mode>atuo</mode></policy>"
+    connection.lookupByName("test").setMetadata(2, text, "vmplace", NAMESPACE, 0)
+    wrong = run("set", "test", "priority=protected")
+    assert isinstance(wrong.exception, ConfigError) and "atuo" in output_of(wrong)
+    assert error_line(wrong.exception).exit_code == 1
 
 
 def test_a_key_that_only_the_xml_knows_can_be_unset(connection: Any):

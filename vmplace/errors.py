@@ -40,7 +40,7 @@ class VmplaceError(Exception):
             self.add_note(self.hint)
 
 
-class UsageError(VmplaceError):
+class WrongUsageError(VmplaceError):
     """A command line is wrong, and it takes more than its parser to see that."""
 
     code = "usage"

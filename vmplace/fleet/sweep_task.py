@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from vmplace import __version__
-from vmplace.errors import UsageError, VmplaceError
+from vmplace.errors import VmplaceError, WrongUsageError
 from vmplace.extras import extra_module
 from vmplace.fleet.sweep_rows import GuestRow, SweepRow
 
@@ -97,13 +97,13 @@ def _files(filesystem: Any, path: str) -> dict[str, int]:
 
 
 def planned_tasks(recordings: Sequence[tuple[str, int]], settings: SweepSettings) -> list[SweepTask]:
-    """Return all tasks; raises UsageError for policies that a kind of recording cannot have."""
+    """Return all tasks; raises WrongUsageError for policies that a kind of recording cannot have."""
     tasks = []
     for url, size in recordings:
         kind = KINDS[Path(url).suffix]
         hosts = settings.hosts if kind == TRACE else ((RECORDED_HOST, ""),)
         if not hosts:
-            raise UsageError(f"{url} is a trace: it needs a host", hint="name one with --hosts two-node")
+            raise WrongUsageError(f"{url} is a trace: it needs a host", hint="name one with --hosts two-node")
         for host, text in hosts:
             for policy in settings.policies:
                 _check_policy(kind, policy)
@@ -121,7 +121,7 @@ def _check_policy(kind: str, policy: str) -> None:
     if kind == RECORDING:
         known = [NONE, *(f"{AGENT}{name}" for name in POLICY_NAMES)]
     if policy not in known:
-        raise UsageError(f"no policy {policy!r} for a {kind}", hint=f"known: {', '.join(known)}")
+        raise WrongUsageError(f"no policy {policy!r} for a {kind}", hint=f"known: {', '.join(known)}")
 
 
 def run_task(task: SweepTask) -> SweepRow:

@@ -11,7 +11,7 @@ from types import FrameType, ModuleType
 
 import click
 
-from vmplace.errors import UsageError, VmplaceError
+from vmplace.errors import VmplaceError, WrongUsageError
 from vmplace.extras import extra_cure
 from vmplace.interfaces.options import WholeSentences, examples, socket_option
 from vmplace.interfaces.output_file import opened_output
@@ -100,9 +100,9 @@ def _exporter() -> ModuleType:
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Parse ``ADDRESS:PORT``, the address of IPv6 in brackets; raises UsageError."""
+    """Parse ``ADDRESS:PORT``, the address of IPv6 in brackets; raises WrongUsageError."""
     address, _, port = text.rpartition(":")
     if not address or not port.isdecimal() or int(port) > 65535:
         why = "not ADDRESS:PORT, with a port of at most 65535"
-        raise UsageError(f"--listen {text}: {why}", hint=f"for example {DEFAULT_LISTEN}")
+        raise WrongUsageError(f"--listen {text}: {why}", hint=f"for example {DEFAULT_LISTEN}")
     return address.strip("[]"), int(port)

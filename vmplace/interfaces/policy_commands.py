@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vmplace.errors import ConfigError, UsageError, VmplaceError, cure_of_reading
+from vmplace.errors import ConfigError, VmplaceError, WrongUsageError, cure_of_reading
 from vmplace.interfaces.client import NoAgentError, ask
 from vmplace.interfaces.options import (
     READ,
@@ -140,18 +140,18 @@ def _present(domain: "DomainXml", where: str) -> dict[str, str]:
 def _changed(present: dict[str, str], changes: dict[str, str], unset: tuple[str, ...]) -> dict[str, str]:
     """Return what the policy is to be.
 
-    Raises UsageError for a mistake in what is asked for, ConfigError for one that was there before.
+    Raises WrongUsageError for a mistake in what is asked for, ConfigError for one that was there before.
     """
     from vmplace.agent.guest_policy import KEYS
 
     for key in (*changes, *(key for key in unset if key not in present)):
         if key not in KEYS:
-            raise UsageError(f"key {key!r} is not known", hint=f"known: {', '.join(KEYS)}")
+            raise WrongUsageError(f"key {key!r} is not known", hint=f"known: {', '.join(KEYS)}")
     wanted = {key: text for key, text in (present | changes).items() if key not in unset}
     if (wrong := _mistake(wanted)) is not None:
         if _mistake(present) is not None:
             raise wrong
-        raise UsageError(str(wrong), hint=wrong.hint) from wrong
+        raise WrongUsageError(str(wrong), hint=wrong.hint) from wrong
     return wanted
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from vmplace.errors import UsageError, VmplaceError
+from vmplace.errors import VmplaceError, WrongUsageError
 from vmplace.interfaces.options import FiniteRange, examples
 from vmplace.interfaces.output_file import maybe_output
 from vmplace.simulate.registry import POLICIES
@@ -100,11 +100,11 @@ def _is_watched() -> bool:
 
 
 def _check_output(json_path: Path | None, host: Path, guests: tuple[str, ...]) -> None:
-    """Raise UsageError if the figures would take the place of what they are made from."""
+    """Raise WrongUsageError if the figures would take the place of what they are made from."""
     traces = [text.partition("=")[2].partition(",")[0] for text in guests]
     read = {os.path.realpath(one) for one in (str(host), *traces)}
     if json_path is not None and os.path.realpath(json_path) in read:
-        raise UsageError(f"--json {json_path} is read by this run", hint="name another file")
+        raise WrongUsageError(f"--json {json_path} is read by this run", hint="name another file")
 
 
 def _check_length(result: "SimulationResult") -> None:

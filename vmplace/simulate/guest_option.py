@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from vmplace.errors import OutsideError, UsageError
+from vmplace.errors import OutsideError, WrongUsageError
 from vmplace.model.described_memory import MLP
 from vmplace.outside import MOST_ID, finite, whole
 from vmplace.simulate.guest_run import GuestSpec
@@ -20,27 +20,29 @@ FORM = "NAME=TRACE.npz[,vcpus=N][,nodes=A+B][,first_touch=NID][,priority=protect
 
 
 def read_guests(texts: tuple[str, ...], host: SimulatedHost) -> list[GuestSpec]:
-    """Return the guests that the options describe, each trace read once; raises UsageError."""
+    """Return the guests that the options describe, each trace read once; raises WrongUsageError."""
     parsed = [_split(text) for text in texts]
     names = [name for name, _, _ in parsed]
     if len(set(names)) != len(names):
         hint = f"give each --guest a name of its own: {FORM}"
-        raise UsageError(f"two guests have one name: {', '.join(names)}", hint=hint)
+        raise WrongUsageError(f"two guests have one name: {', '.join(names)}", hint=hint)
     traces = {path: read_trace(path) for path in sorted({path for _, path, _ in parsed})}
     return [guest_spec(name, traces[path], options, host) for name, path, options in parsed]
 
 
 def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: SimulatedHost) -> GuestSpec:
-    """Return a guest that runs ``trace`` as ``options`` say; raises UsageError."""
+    """Return a guest that runs ``trace`` as ``options`` say; raises WrongUsageError."""
     unknown = sorted(set(options) - set(KEYS))
     if unknown:
-        raise UsageError(f"guest {name}: unknown option {unknown[0]!r}", hint=f"known: {', '.join(KEYS)}")
+        raise WrongUsageError(
+            f"guest {name}: unknown option {unknown[0]!r}", hint=f"known: {', '.join(KEYS)}"
+        )
     priority = options.get("priority", "normal")
     if priority not in BOUNDS:
-        raise UsageError(f"guest {name}: priority is {priority!r}", hint=f"known: {', '.join(BOUNDS)}")
+        raise WrongUsageError(f"guest {name}: priority is {priority!r}", hint=f"known: {', '.join(BOUNDS)}")
     pages = options.get("pages", "4K")
     if pages not in UNITS:
-        raise UsageError(f"guest {name}: pages is {pages!r}", hint=f"known: {', '.join(UNITS)}")
+        raise WrongUsageError(f"guest {name}: pages is {pages!r}", hint=f"known: {', '.join(UNITS)}")
     with_cpus = tuple(i for i, cpus in enumerate(host.cpus) if cpus)
     try:
         reported = options["nodes"].split("+") if "nodes" in options else None
@@ -50,15 +52,15 @@ def guest_spec(name: str, trace: Trace, options: Mapping[str, str], host: Simula
         vcpus = whole(options.get("vcpus", str(trace.workers)), least=1, most=most, what="vcpus")
         mlp = finite(options.get("mlp", MLP), least=0.01, most=1000, what="mlp")
     except OutsideError as err:
-        raise UsageError(f"guest {name}: {err}", hint=FORM) from err
+        raise WrongUsageError(f"guest {name}: {err}", hint=FORM) from err
     if nodes is not None and len(set(nodes)) < len(nodes):
         hint = f"nodes={'+'.join(map(str, sorted(set(nodes))))}"
-        raise UsageError(f"guest {name}: a node is named twice in {options['nodes']}", hint=hint)
+        raise WrongUsageError(f"guest {name}: a node is named twice in {options['nodes']}", hint=hint)
     start_index = None if start is None else _index(name, start, host)
     if start_index is not None and not host.system.controller[start_index]:
         with_memory = [str(nid) for i, nid in enumerate(host.system.nids) if host.system.controller[i]]
         hint = f"nodes with memory: {', '.join(with_memory)}"
-        raise UsageError(f"guest {name}: node {start} has no memory", hint=hint)
+        raise WrongUsageError(f"guest {name}: node {start} has no memory", hint=hint)
     indexes = with_cpus if nodes is None else tuple(_index(name, nid, host) for nid in nodes)
     in_pages = in_units(trace, UNITS[pages])
     pinned = nodes is not None
@@ -77,12 +79,12 @@ def _split(text: str) -> tuple[str, Path, dict[str, str]]:
         or not all(options.values())
         or len(options) < len(pairs)
     ):
-        raise UsageError(f"--guest {text!r} is not understood", hint=FORM)
+        raise WrongUsageError(f"--guest {text!r} is not understood", hint=FORM)
     return name, Path(path), options
 
 
 def _index(name: str, nid: int, host: SimulatedHost) -> int:
     if nid not in host.system.nids:
         known = ", ".join(map(str, host.system.nids))
-        raise UsageError(f"guest {name}: host {host.name} has no node {nid}", hint=f"it has {known}")
+        raise WrongUsageError(f"guest {name}: host {host.name} has no node {nid}", hint=f"it has {known}")
     return host.system.nids.index(nid)

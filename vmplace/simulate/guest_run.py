@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vmplace.errors import UsageError
+from vmplace.errors import WrongUsageError
 from vmplace.model.cpu_shares import cpu_shares
 from vmplace.model.described_memory import MLP
 from vmplace.model.memory_system import MemorySystem
@@ -283,7 +283,7 @@ def share_cpus(guests: list[GuestRun], host: SimulatedHost) -> None:
     )
     bare = [host.system.nids[node] for node in used if host.cpus[node] == 0]
     if bare:
-        raise UsageError(f"nodes {bare} have no CPUs to run vCPUs", hint="name others with nodes=")
+        raise WrongUsageError(f"nodes {bare} have no CPUs to run vCPUs", hint="name others with nodes=")
     shares = cpu_shares([guest.vcpu_node for guest in guests], host.cpus)
     for guest, share in zip(guests, shares.tolist(), strict=True):
         guest.cpu_share = share

@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from vmplace.errors import OutsideError, UsageError
+from vmplace.errors import OutsideError, WrongUsageError
 from vmplace.model.metrics import Matrix
 from vmplace.model.touch_rates import expected_touches, reading_times
 from vmplace.outside import whole
@@ -109,7 +109,7 @@ def see_bits(look: Look, chance: np.random.Generator) -> SourceView:
 
 def see_idle(look: Look, chance: np.random.Generator) -> SourceView:
     """Refuse: accessed bits of the host's own page tables tell of no node, and these policies need them."""
-    raise UsageError("source idle shows no nodes", hint="it is for policies agent:NAME")
+    raise WrongUsageError("source idle shows no nodes", hint="it is for policies agent:NAME")
 
 
 def see_hints(look: Look, chance: np.random.Generator) -> SourceView:
@@ -213,14 +213,14 @@ def wants_hits(source: Source) -> bool:
 def source_named(text: str) -> Source:
     """Return the source of that name; ``ibs:N`` samples one DRAM access in N, ``ibs-hits:N`` each N cycles.
 
-    Raises UsageError.
+    Raises WrongUsageError.
     """
     name, colon, period = text.partition(":")
     if name in SAMPLING and colon:
         return partial(SAMPLING[name], period=_period_of(name, period))
     if name not in SOURCES or colon:
         known = ", ".join([*SOURCES, *(f"{one}:PERIOD" for one in SAMPLING)])
-        raise UsageError(f"there is no source {text!r}", hint=f"known: {known}")
+        raise WrongUsageError(f"there is no source {text!r}", hint=f"known: {known}")
     return SOURCES[name]
 
 
@@ -229,7 +229,7 @@ def _period_of(name: str, text: str) -> int:
         return whole(text, least=1, most=MOST_PERIOD, what=f"{name}'s period")
     except OutsideError as err:
         usual = IBS_CYCLES if SAMPLING[name] is see_hits else IBS_PERIOD
-        raise UsageError(f"--source: {err}", hint=f"for example {name}:{usual}") from err
+        raise WrongUsageError(f"--source: {err}", hint=f"for example {name}:{usual}") from err
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class Sensor:
 
 
 def sensor_of(source: Source) -> Sensor:
-    """Return the agent's source that sees what ``source`` shows; raises UsageError where there is none."""
+    """Return the agent's source that sees what ``source`` shows; raises WrongUsageError without one."""
     function = source.func if isinstance(source, partial) else source
     period = source.keywords["period"] if isinstance(source, partial) else IBS_PERIOD
     if function is see_bits:
@@ -260,4 +260,6 @@ def sensor_of(source: Source) -> Sensor:
     if function is see_full:
         # Nearly all that a sensor could tell: who touched and wrote each page, and how often.
         return Sensor("kvm+ibs", bits=True, period=FULL_PERIOD, free=True)
-    raise UsageError("the agent has no source that sees this", hint="--source full, ad, ibs, ad+ibs or idle")
+    raise WrongUsageError(
+        "the agent has no source that sees this", hint="--source full, ad, ibs, ad+ibs or idle"
+    )

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from vmplace.agent.state import AgentStatus, GuestStatus
-from vmplace.errors import UsageError
+from vmplace.errors import WrongUsageError
 from vmplace.interfaces import metrics
 from vmplace.interfaces.control import ControlServer
 from vmplace.interfaces.metrics_command import parse_listen
@@ -210,7 +210,7 @@ def test_serve_answers_scrapes_until_sigterm(agent_socket: Path) -> None:
 
 @pytest.mark.parametrize("text", ["9755", ":9755", "127.0.0.1:", "127.0.0.1:x", "[::1]:70000"])
 def test_a_bad_address_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(UsageError, match="not ADDRESS:PORT"):
+    with pytest.raises(WrongUsageError, match="not ADDRESS:PORT"):
         parse_listen(text)
 
 

@@ -12,7 +12,7 @@ import click
 
 from vmplace.cloud.kubernetes.features import feature_file
 from vmplace.cloud.slow_state import SlowState
-from vmplace.errors import VmplaceError
+from vmplace.errors import VmplaceError, WrongUsageError
 from vmplace.interfaces.agent_socket import socket_path
 from vmplace.interfaces.client import ask
 from vmplace.interfaces.options import FiniteRange, WholeSentences, examples, socket_option
@@ -111,13 +111,13 @@ def agent(
 
 
 def _check(kubeconfig: Path) -> None:
-    """Raise UsageError for a file by which nobody can ask an API server: waiting does not mend it."""
+    """Raise WrongUsageError for a file by which nobody can ask an API server: waiting does not mend it."""
     from vmplace.cloud.kubernetes.watch import ApiClient, CredentialsError
 
     try:
         ApiClient(kubeconfig).close()
     except CredentialsError as err:
-        raise click.UsageError(f"--kubeconfig: {err}; {err.hint}") from err
+        raise WrongUsageError(f"--kubeconfig: {err}", hint=err.hint) from err
 
 
 def _keep(path: Path, socket: Path | None, interval: float, stop: threading.Event) -> None:

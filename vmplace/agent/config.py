@@ -9,11 +9,11 @@ import fnmatch
 import re
 import tomllib
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-from vmplace.agent.config_mistakes import MOST_MISTAKES, Teller, iter_mistakes, joined
+from vmplace.agent.config_mistakes import MOST_MISTAKES, Teller, iter_mistakes, joined, sections_inside
 from vmplace.agent.config_sections import Config, GuestSection
 from vmplace.agent.guest_policy import NOTHING, GuestPolicy, merged, settings_of
 from vmplace.agent.toml_places import key_places
@@ -115,11 +115,26 @@ def parse_config(text: str, path: Path) -> LoadedConfig:
     if found := list(islice(iter_mistakes(tree, tell), MOST_MISTAKES)):
         raise joined(found)
     config = tell.converted(tree, Config, ())
-    guests = (_guest_rule(pattern, one, config.defaults, tell) for pattern, one in config.guests.items())
-    flavours = (
-        _flavour_rule(pattern, one, config.defaults, tell) for pattern, one in config.flavours.items()
+    guests = (
+        _wrong_rules("guests", pattern, one, tell) or (_guest_rule(pattern, one, config.defaults, tell),)
+        for pattern, one in config.guests.items()
     )
-    return LoadedConfig(config, (*guests, *flavours), path)
+    flavours = (
+        _wrong_rules("flavours", pattern, one, tell) or (_flavour_rule(pattern, one, config.defaults, tell),)
+        for pattern, one in config.flavours.items()
+    )
+    return LoadedConfig(config, tuple(chain(*guests, *flavours)), path)
+
+
+def _wrong_rules(
+    table: Literal["guests", "flavours"], pattern: str, section: object, tell: Teller
+) -> tuple[GuestRule, ...]:
+    """Return rules that leave guests alone for whom sections inside of another may have been meant."""
+    inside = sections_inside(table, pattern, section, tell)
+    if not inside:
+        return ()
+    wrong = {pattern: joined(list(inside.values())), **inside}
+    return tuple(GuestRule(name, GuestSettings(Mode.MANUAL), err, table=table) for name, err in wrong.items())
 
 
 def _guest_rule(pattern: str, section: object, defaults: GuestPolicy, tell: Teller) -> GuestRule:

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -93,6 +94,7 @@ def _key_path(text: str) -> KeyPath:
     return tuple(name or int(index) for name, index in parts)
 
 
+@cache
 def _field_type(struct: type[msgspec.Struct], name: str) -> type[msgspec.Struct] | None:
     found = get_type_hints(struct).get(name)
     return found if isinstance(found, type) and issubclass(found, msgspec.Struct) else None
@@ -121,7 +123,9 @@ def iter_mistakes(tree: dict[str, Any], tell: Teller) -> Iterator[ConfigError]:
     for table, section in (("guests", GuestSection), ("flavours", GuestPolicy)):
         for pattern, one in _sections(tree, table):
             if isinstance(one, dict):
-                yield from tell.mistakes(one, section, (table, pattern))
+                yield from sections_inside(table, pattern, one, tell).values()
+                keys = {key: value for key, value in one.items() if not isinstance(value, dict)}
+                yield from tell.mistakes(keys, section, (table, pattern))
 
 
 def _sections(tree: dict[str, Any], table: str) -> Iterable[tuple[str, Any]]:
@@ -163,10 +167,22 @@ def _iter_stray_keys(tree: dict[str, Any], tell: Teller) -> Iterator[ConfigError
             if not isinstance(section, dict):
                 hint = f'put keys under [defaults], or under [{table}."NAME"]'
                 yield tell.error((table, name), f"{table}.{name} is no section", hint)
-                continue
-            for key in (key for key, value in section.items() if isinstance(value, dict)):
-                hint = f'if the name has a dot, write [{table}."{name}.{key}"]'
-                yield tell.error((table, name, key), f"{table}.{name}.{key} is a section in another", hint)
+
+
+def sections_inside(table: str, pattern: str, section: object, tell: Teller) -> Mapping[str, ConfigError]:
+    """Return what sections inside of this one may have been meant for, and the mistake that each is."""
+    found = dict[str, ConfigError]()
+    left: list[tuple[KeyPath, object]] = [((pattern,), section)]
+    while left:
+        names, one = left.pop()
+        for key, value in one.items() if isinstance(one, dict) else ():
+            if isinstance(value, dict):
+                inner = (*names, key)
+                name = ".".join(map(str, inner))
+                hint = f'if the name has a dot, write [{table}."{name}"]'
+                found[name] = tell.error((table, *inner), f"{table}.{name} is a section in another", hint)
+                left.append((inner, value))
+    return found
 
 
 def _nearest(word: str, known: list[str]) -> str:

@@ -226,7 +226,9 @@ def _toml_problems(content: bytes, name: str) -> tuple[list[VmplaceError], list[
     except ConfigError as err:
         return [*err.mistakes], []
     notes = [] if parse_toml(content.decode()) else ["it sets nothing: the defaults apply"]
-    return [one for rule in loaded.rules if rule.error for one in rule.error.mistakes], notes
+    # A section inside of another is a mistake of both.
+    mistakes = dict.fromkeys(one for rule in loaded.rules if rule.error for one in rule.error.mistakes)
+    return list(mistakes), notes
 
 
 def _xml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:

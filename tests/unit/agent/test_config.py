@@ -41,7 +41,6 @@ WRONG = [
     ("[guests]\nmode = 'auto'", "2:1", "guests.mode is no section", """under [guests."NAME"]"""),
     ("[flavours]\nm1 = 'auto'", "2:1", "flavours.m1 is no section", """under [flavours."NAME"]"""),
     ("[[guests.db1]]\nmode = 'auto'", "1:10", "guests.db1 is no section", """under [guests."NAME"]"""),
-    ("[guests.db.a]\nmode = 'auto'", "1:12", "is a section in another", """write [guests."db.a"]"""),
     ("guests = 'auto'", "1:1", "guests: expected table, got text", """such as [guests."db*"]"""),
     ("[[flavours]]\nmode = 'auto'", "1:3", "expected table, got array", """such as [flavours."m1.*"]"""),
     ("a = \n", "1:5", "not valid TOML", "toml.io"),
@@ -111,6 +110,19 @@ def test_of_very_many_mistakes_some_are_reported() -> None:
 def test_a_key_of_any_type_is_right_or_a_mistake(key: str, value: str) -> None:
     with contextlib.suppress(ConfigError):
         parse_config(f"{key} = {value}", FILE)
+
+
+@pytest.mark.parametrize(
+    "text", ["[guests.web.example.org]", "guests.web = { mode = 'auto', example.org = {} }"]
+)
+def test_a_name_with_dots_that_has_no_quotes_keeps_no_other_guest_from_its_section(text: str) -> None:
+    loaded = parse_config(f"{text}\n[guests.db1]\nmode = 'advise'\n", FILE)
+    assert loaded.rule("db1").settings.mode is Mode.ADVISE
+    for name in ("web", "web.example", "web.example.org"):
+        rule = loaded.rule(name)
+        assert rule.settings.mode is Mode.MANUAL and "is a section in another" in str(rule.error)
+    error = loaded.rule("web.example.org").error
+    assert error and error.hint == 'if the name has a dot, write [guests."web.example.org"]'
 
 
 def test_a_wrong_guest_section_disables_its_guests_only() -> None:

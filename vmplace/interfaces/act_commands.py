@@ -39,10 +39,13 @@ def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | N
 
     It asks the running agent for its last plan.  Without an agent it samples one window itself, as root.
     """
+    name = "GUEST" if guest is None else shlex.quote(guest)
+    hint = f"vmplace why {name} says what keeps memory where it is"
     try:
         data = ask("plan", guest, path=socket)
     except NoAgentError:
         data = _plan_without_agent(guest, config, quiet=as_json)
+        hint = "the reasons of each guest, above, tell what keeps its memory there"
     if as_json:
         print_json(data)
     else:
@@ -50,8 +53,7 @@ def plan(guest: str | None, as_json: bool, socket: Path | None, config: Path | N
 
         print_plan(data)
     if not any(data[kind] for kind in ("moves", "vcpu_moves", "copies", "collapses")):
-        name = "GUEST" if guest is None else shlex.quote(guest)
-        raise NothingError("nothing to move", hint=f"vmplace why {name} says what keeps memory where it is")
+        raise NothingError("nothing to move", hint=hint)
 
 
 def _plan_without_agent(guest: str | None, config: Path | None, *, quiet: bool) -> Any:

@@ -1,5 +1,7 @@
 """What does ``vmplace doctor`` say of vmplace.toml?  The agent does not start with one that it refuses."""
 
+import os
+
 from vmplace.agent import config as agent_config
 from vmplace.agent.config import LoadedConfig, read_config
 from vmplace.agent.config_sections import Config
@@ -15,6 +17,8 @@ def checked_settings() -> tuple[Config, Capability]:
     try:
         loaded = read_config()
     except ConfigError as err:
+        if isinstance(err.__cause__, PermissionError) and os.geteuid():
+            return Config(), Capability(NAME, None, f"{err.place} is not for you to read", "run it as root")
         cure = (
             f"{err.hint}; then vmplace agent --check"
             if err.hint

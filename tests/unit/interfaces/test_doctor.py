@@ -206,6 +206,19 @@ def test_settings_that_the_agent_refuses_are_reported_with_their_cure(
     assert result.exit_code == (1 if needed and not answer else 0)
 
 
+def test_settings_that_only_root_may_read_are_no_lack_of_the_agent(monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("vmplace.agent.config.read_bytes", refused)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(doctor, "probe_host", lambda **_: [])
+    result = CliRunner().invoke(cli, ["doctor", "--json"])
+    (found,) = json.loads(result.output)["capabilities"]
+    assert (found["answer"], found["needed"], found["cure"]) == (None, False, "run it as root")
+    assert result.exit_code == 0
+
+
 def test_the_table_shows_brackets_of_names_as_they_are(monkeypatch: pytest.MonkeyPatch):
     one = Capability("KVM", False, "anon_inode:[kvm-gmem]", None, needed=True)
     monkeypatch.setattr("vmplace.interfaces.doctor.probe_host", lambda **_: [one])

@@ -12,6 +12,7 @@ from vmplace.agent import wiring
 from vmplace.agent.parts import Parts
 from vmplace.agent.wakeup import Wakeup
 from vmplace.interfaces.cli import cli
+from vmplace.interfaces.options import NothingError
 
 UUID = "8f1d3c52-0000-0000-0000-000000000001"
 
@@ -41,6 +42,8 @@ def test_a_guest_that_is_not_planned_for_is_named_with_the_reason(
     done = planned(world, tmp_path, monkeypatch, *words)
     assert str(done.exception) == "nothing to move"
     assert done.stderr == "db1: libvirt does not answer, so its policy is not known yet\n"
+    # There is no agent that could answer `vmplace why`.
+    assert isinstance(done.exception, NothingError) and "above" in str(done.exception.hint)
 
 
 def test_scripts_read_one_document_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,14 +1,20 @@
 """Read and change what a domain's XML says of vmplace, through libvirt's API; for commands alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from vmplace.errors import GuestGoneError, VmplaceError
+from vmplace.agent.guest_policy import KEYS
+from vmplace.agent.policy_text import stated_policies
+from vmplace.errors import ConfigError, GuestGoneError, VmplaceError, WrongUsageError
 from vmplace.interfaces.libvirt_hook import relaxed
 from vmplace.interfaces.options import NothingError
+from vmplace.outside import printable
 from vmplace.topology.domain_policy import NAMESPACE, PREFIX, DomainPolicy, Word, domain_policy
 from vmplace.topology.guests_libvirt import Answer, asked
+
+PLACES = {"live": "the running XML", "config": "the XML for its next start"}
+"""The two that a domain has, in libvirt_worker.py's words and for people."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,11 @@ class DomainXml:
 
     def said(self, *, config: bool = False) -> DomainPolicy:
         """Return what its XML says: the running one's, unless ``config`` or it does not run."""
-        return domain_policy(self.config if config or not self.live else self.live)
+        return self.said_at("config" if config or not self.live else "live")
+
+    def said_at(self, place: str) -> DomainPolicy:
+        """Return what the XML of that place says, a key of PLACES."""
+        return domain_policy(self.live if place == "live" else self.config)
 
     def where(self, *, live: bool, config: bool) -> str:
         """Return which of the two a change is for, in libvirt_worker.py's word; raises VmplaceError."""
@@ -40,10 +50,92 @@ def read_domain(uri: str, name: str) -> DomainXml:
     return DomainXml(answer.domains[0][1], answer.domains[0][2], answer.text)
 
 
-def write_words(uri: str, domain: DomainXml, words: Mapping[str, str] | None, where: str) -> None:
-    """Set the domain's policy element to these words, or take it out (None)."""
-    text = "" if words is None else policy_element(words)
-    _asked(uri, "set", domain.name, where, NAMESPACE, PREFIX, text=text)
+def changed_policies(
+    domain: DomainXml, where: str, changes: Mapping[str, str], unset: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Return what each policy is to be, by place: each with the same changes, and with its own other keys.
+
+    Raises VmplaceError where one cannot be read: it would be lost.
+    """
+    present = {place: _present(domain, place) for place in PLACES if where in {place, "both"}}
+    stated = {key for words in present.values() for key in words}
+    for key in (*changes, *(key for key in unset if key not in stated)):
+        if key not in KEYS:
+            raise WrongUsageError(f"key {key!r} is not known", hint=f"known: {', '.join(KEYS)}")
+    wanted = {}
+    for place, words in present.items():
+        named = "" if all(words == other for other in present.values()) else PLACES[place]
+        wanted[place] = _changed(words, changes, unset, named)
+    return wanted
+
+
+def write_policies(uri: str, domain: DomainXml, wanted: Mapping[str, Mapping[str, str]]) -> None:
+    """Set the policies by place, that of the next start first; one that is so already is not written."""
+    stale = [place for place in ("config", "live") if place in wanted]
+    stale = [place for place in stale if wanted[place] != words_of(domain.said_at(place).words)]
+    if len(stale) == len(PLACES) and wanted["live"] == wanted["config"]:
+        _write(uri, domain, policy_element(wanted["live"]), "both")
+        return
+    for place in stale:
+        try:
+            _write(uri, domain, policy_element(wanted[place]), place)
+        except VmplaceError as err:
+            if place == stale[0]:
+                raise
+            message = f"{err}; {PLACES[stale[0]]} is changed already, {PLACES[place]} is not"
+            raise VmplaceError(message, hint=err.hint) from err
+
+
+def remove_policy(uri: str, domain: DomainXml, where: str) -> None:
+    """Take the domain's policy element out."""
+    _write(uri, domain, "", where)
+
+
+def difference(live: Mapping[str, str], config: Mapping[str, str]) -> str:
+    """Return what the next start's policy says otherwise than the running one, for people."""
+    keys = [key for key in {**config, **live} if config.get(key) != live.get(key)]
+    return "; ".join(f"{_shown(key, config)} (now: {_shown(key, live)})" for key in keys)
+
+
+def _shown(key: str, words: Mapping[str, str]) -> str:
+    return printable(f"{key}={words[key]}" if key in words else f"no {key}")
+
+
+def _present(domain: DomainXml, place: str) -> dict[str, str]:
+    """Return the keys of one place; raises VmplaceError where they cannot be read."""
+    said = domain.said_at(place)
+    if said.error:
+        hint = f"mend it: virsh edit {domain.name}; or take it out: vmplace policy set {domain.name} --remove"
+        raise VmplaceError(said.error, hint=hint)
+    return words_of(said.words)
+
+
+def _changed(
+    present: dict[str, str], changes: Mapping[str, str], unset: Sequence[str], named: str
+) -> dict[str, str]:
+    """Return what a policy is to be; ``named``: how messages call it.
+
+    Raises WrongUsageError for a mistake in what is asked for, ConfigError for one that was there before.
+    """
+    wanted = {key: text for key, text in {**present, **changes}.items() if key not in unset}
+    if (wrong := _mistake(wanted, named)) is not None:
+        if _mistake(present, named) is not None:
+            raise wrong
+        raise WrongUsageError(str(wrong), hint=wrong.hint) from wrong
+    return wanted
+
+
+def _mistake(words: Mapping[str, str], named: str) -> ConfigError | None:
+    said = tuple(Word(key, text, 0) for key, text in words.items())
+    try:
+        stated_policies(DomainPolicy(said, has_policy=True), "")
+    except ConfigError as err:
+        return ConfigError(str(err), place=named, hint=err.hint)
+    return None
+
+
+def _write(uri: str, domain: DomainXml, element: str, where: str) -> None:
+    _asked(uri, "set", domain.name, where, NAMESPACE, PREFIX, text=element)
 
 
 def policy_element(words: Mapping[str, str]) -> str:

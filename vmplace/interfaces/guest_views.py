@@ -94,11 +94,15 @@ class XmlPolicy(msgspec.Struct, frozen=True):
 
 
 class SetPolicy(msgspec.Struct, frozen=True):
-    """``policy set``: what the XML says now, and ``where``: live, config or both."""
+    """``policy set``: what the XML says now, and ``where``: live, config or both.
+
+    Of both, ``keys`` are the running one's; ``next_start_keys`` the other's, null where they are the same.
+    """
 
     name: str
     where: str
     keys: dict[str, str]
+    next_start_keys: dict[str, str] | None
 
 
 class PolicyProblem(msgspec.Struct, frozen=True):

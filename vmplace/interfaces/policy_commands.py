@@ -2,11 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from vmplace.errors import ConfigError, VmplaceError, WrongUsageError, cure_of_reading
+from vmplace.errors import ConfigError, VmplaceError, cure_of_reading
 from vmplace.interfaces.client import NoAgentError, ask
 from vmplace.interfaces.options import (
     READ,
@@ -19,9 +19,6 @@ from vmplace.interfaces.options import (
     socket_option,
 )
 from vmplace.topology.guests_libvirt import SYSTEM_URI
-
-if TYPE_CHECKING:
-    from vmplace.interfaces.domain_metadata import DomainXml
 
 uri_option = click.option("--libvirt-uri", default=SYSTEM_URI, show_default=True, help="Where libvirt is.")
 
@@ -91,11 +88,16 @@ def set_(  # noqa: PLR0913 - click's arguments
     as_json: bool,
     libvirt_uri: str,
 ) -> None:
-    """Change the policy in the XML of GUEST, now and for its next start; other keys stay.
+    """Change the policy in the XML of GUEST, now and for its next start; other keys of each stay.
 
     The agent follows within a window.  A mistake is reported, and nothing changes.
     """
-    from vmplace.interfaces.domain_metadata import read_domain, write_words
+    from vmplace.interfaces.domain_metadata import (
+        changed_policies,
+        read_domain,
+        remove_policy,
+        write_policies,
+    )
 
     if not (words or unset or remove):
         raise click.UsageError("nothing to set: give KEY=VALUE, --unset KEY or --remove")
@@ -104,12 +106,27 @@ def set_(  # noqa: PLR0913 - click's arguments
     changes = _parsed(words, unset)
     domain = read_domain(libvirt_uri, guest)
     where = domain.where(live=live, config=config)
-    wanted = None if remove else _changed(_present(domain, where), changes, unset)
-    write_words(libvirt_uri, domain, wanted, where)
-    if as_json:
-        print_json({"name": domain.name, "where": where, "keys": wanted or {}})
+    if remove:
+        wanted: dict[str, dict[str, str]] = {}
+        remove_policy(libvirt_uri, domain, where)
     else:
-        click.echo(f"{domain.name}: {'policy taken out' if wanted is None else 'policy set'} ({where})")
+        wanted = changed_policies(domain, where, changes, unset)
+        write_policies(libvirt_uri, domain, wanted)
+    _print_set(domain.name, where, wanted, as_json=as_json)
+
+
+def _print_set(name: str, where: str, wanted: dict[str, dict[str, str]], *, as_json: bool) -> None:
+    """Print what the XML says now; ``wanted`` is empty where the policy was taken out."""
+    keys, *others = wanted.values() or ({},)
+    other = next((one for one in others if one != keys), None)
+    if as_json:
+        print_json({"name": name, "where": where, "keys": keys, "next_start_keys": other})
+        return
+    click.echo(f"{name}: {'policy set' if wanted else 'policy taken out'} ({where})")
+    if other is not None:
+        from vmplace.interfaces.domain_metadata import difference
+
+        click.echo(f"note: for its next start it says otherwise: {difference(keys, other)}")
 
 
 def _parsed(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, str]:
@@ -122,49 +139,6 @@ def _parsed(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, str]:
     if twice := [key for key in keys if keys.count(key) > 1]:
         raise click.UsageError(f"{twice[0]!r} is given twice: keep one KEY=VALUE, or --unset KEY")
     return dict(pairs)
-
-
-def _present(domain: "DomainXml", where: str) -> dict[str, str]:
-    """Return the keys that stay; raises VmplaceError where one cannot be read: it would be lost."""
-    from vmplace.interfaces.domain_metadata import words_of
-
-    both = [
-        domain.said(config=config) for config in ([False, True] if where == "both" else [where == "config"])
-    ]
-    if error := next((said.error for said in both if said.error), None):
-        hint = f"mend it: virsh edit {domain.name}; or take it out: vmplace policy set {domain.name} --remove"
-        raise VmplaceError(error, hint=hint)
-    return words_of(both[0].words)
-
-
-def _changed(present: dict[str, str], changes: dict[str, str], unset: tuple[str, ...]) -> dict[str, str]:
-    """Return what the policy is to be.
-
-    Raises WrongUsageError for a mistake in what is asked for, ConfigError for one that was there before.
-    """
-    from vmplace.agent.guest_policy import KEYS
-
-    for key in (*changes, *(key for key in unset if key not in present)):
-        if key not in KEYS:
-            raise WrongUsageError(f"key {key!r} is not known", hint=f"known: {', '.join(KEYS)}")
-    wanted = {key: text for key, text in (present | changes).items() if key not in unset}
-    if (wrong := _mistake(wanted)) is not None:
-        if _mistake(present) is not None:
-            raise wrong
-        raise WrongUsageError(str(wrong), hint=wrong.hint) from wrong
-    return wanted
-
-
-def _mistake(words: dict[str, str]) -> ConfigError | None:
-    from vmplace.agent.policy_text import stated_policies
-    from vmplace.topology.domain_policy import DomainPolicy, Word
-
-    said = tuple(Word(key, text, 0) for key, text in words.items())
-    try:
-        stated_policies(DomainPolicy(said, has_policy=True), "")
-    except ConfigError as err:
-        return err
-    return None
 
 
 @policy.command(

@@ -5,7 +5,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.unit.agent.test_guest_policy import WHOLE, domain_xml, policy_xml
 from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.agent.config import read_config
 from vmplace.agent.policy_reference import PAGE
-from vmplace.errors import ConfigError, VmplaceError
+from vmplace.errors import ConfigError, VmplaceError, WrongUsageError
 from vmplace.interfaces import domain_metadata
 from vmplace.interfaces.error_lines import error_line
 from vmplace.interfaces.policy_commands import policy
@@ -149,6 +149,69 @@ def test_a_key_that_only_the_xml_knows_can_be_unset(connection: Any):
     connection.lookupByName("test").setMetadata(2, text, "vmplace", NAMESPACE, 0)
     assert run("set", "test", "--unset", "colour", "--unset", "colour").exit_code == 0
     assert json.loads(run("get", "test", "--json").stdout)["keys"] == {"mode": "auto"}
+
+
+LIVE, CONFIG = 1, 2
+
+
+def put(connection: Any, words: str, where: int = LIVE | CONFIG) -> None:
+    """Write a policy as virsh does, past vmplace."""
+    domain = connection.lookupByName("test")
+    domain.setMetadata(2, f"<policy>{words}</policy>", "vmplace", NAMESPACE, where)
+
+
+def got(*words: str) -> dict[str, str]:
+    return dict(json.loads(run("get", "test", "--json", *words).stdout)["keys"])
+
+
+def test_the_running_policy_and_the_next_starts_keep_their_own_keys(connection: Any):
+    """Else a guest that is to be left alone from its next start on would be moved then."""
+    put(connection, "<mode>auto</mode>", LIVE)
+    put(connection, "<mode>manual</mode><allowed_nids>0</allowed_nids>", CONFIG)
+    done = json.loads(run("set", "test", "priority=protected", "--json").stdout)
+    assert got() == done["keys"] == {"mode": "auto", "priority": "protected"}
+    asleep = {"mode": "manual", "allowed_nids": "0", "priority": "protected"}
+    assert got("--config") == done["next_start_keys"] == asleep
+    assert errors("policy set", done) == []
+    said = run("set", "test", "priority=normal").stdout
+    assert "note: for its next start it says otherwise: mode=manual (now: mode=auto); " in said
+    assert "allowed_nids=0 (now: no allowed_nids)" in said and "priority" not in said
+    done = json.loads(run("set", "test", "--unset", "allowed_nids", "mode=auto", "--json").stdout)
+    assert got() == got("--config") == done["keys"] and done["next_start_keys"] is None
+
+
+@pytest.mark.parametrize("where", [LIVE, CONFIG])
+def test_a_key_that_only_one_of_the_two_knows_can_be_unset(connection: Any, where: int):
+    put(connection, "<colour>red</colour><mode>advise</mode>", where)
+    assert run("set", "test", "--unset", "colour").exit_code == 0
+    words = () if where == LIVE else ("--config",)
+    assert got(*words) == {"mode": "advise"}
+    # The other has none, not an empty one: that would let the hook change numatune.
+    domain = connection.lookupByName("test")
+    assert "vmplace" not in domain.XMLDesc(2 if where == LIVE else 0)
+
+
+def test_a_change_that_is_wrong_for_the_next_start_alone_names_it_and_changes_nothing(connection: Any):
+    put(connection, "<allowed_nids>0</allowed_nids>", CONFIG)
+    wrong = run("set", "test", "preferred_nids=1")
+    assert isinstance(wrong.exception, WrongUsageError)
+    assert str(wrong.exception).startswith("the XML for its next start: preferred_nids 1 are not among")
+    assert run("get", "test").stdout == "" and got("--config") == {"allowed_nids": "0"}
+
+
+def test_of_two_writes_a_failed_second_one_is_named(connection: Any, monkeypatch: pytest.MonkeyPatch):
+    put(connection, "<mode>auto</mode>", LIVE)
+    asked: Callable[..., Answer] = vars(domain_metadata)["asked"]
+
+    def ask(uri: str, question: str, *words: str, text: str = "") -> Answer:
+        if "live" in words:
+            raise VmplaceError("libvirt: busy")
+        return asked(uri, question, *words, text=text)
+
+    monkeypatch.setattr(domain_metadata, "asked", ask)
+    failed = str(run("set", "test", "priority=protected").exception)
+    assert "busy; the XML for its next start is changed already, the running XML is not" in failed
+    assert got("--config") == {"priority": "protected"} and got() == {"mode": "auto"}
 
 
 @pytest.mark.parametrize("where", [1, 2])

@@ -1,7 +1,11 @@
 """Read and change what a domain's XML says of vmplace, through libvirt's API; for commands alone."""
 
+import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
+from xml.parsers import expat
 from xml.sax.saxutils import escape
 
 from vmplace.agent.guest_policy import KEYS
@@ -10,7 +14,17 @@ from vmplace.errors import ConfigError, GuestGoneError, VmplaceError, WrongUsage
 from vmplace.interfaces.libvirt_hook import relaxed
 from vmplace.interfaces.options import NothingError
 from vmplace.outside import printable
-from vmplace.topology.domain_policy import NAMESPACE, PREFIX, DomainPolicy, Word, domain_policy
+from vmplace.topology.domain_policy import (
+    MAX_BYTES,
+    NAMESPACE,
+    NOVA,
+    PREFIX,
+    DomainPolicy,
+    DomainXmlError,
+    Word,
+    domain_policy,
+    parse_domain_policy,
+)
 from vmplace.topology.guests_libvirt import Answer, asked
 
 PLACES = {"live": "the running XML", "config": "the XML for its next start"}
@@ -32,6 +46,18 @@ class DomainXml:
     def said_at(self, place: str) -> DomainPolicy:
         """Return what the XML of that place says, a key of PLACES."""
         return domain_policy(self.live if place == "live" else self.config)
+
+    def cure(self, place: str) -> str:
+        """Return how to mend the XML of that place, which cannot be read."""
+        name, space = quote(self.name), _wrong_namespace(self.live if place == "live" else self.config)
+        edit = f"mend it: virsh edit {name}"
+        if space == NAMESPACE:
+            return f"{edit}; or take it out: vmplace policy set {name} --remove"
+        # What Nova says of its instance is more than a policy.
+        if space in {"", NOVA} or printable(space) != space:
+            return edit
+        flags = (" --live" if self.live else "") + (" --config" if self.config else "")
+        return f"{edit}; or take it out: virsh metadata {name} {quote(space)} --remove{flags}"
 
     def where(self, *, live: bool, config: bool) -> str:
         """Return which of the two a change is for, in libvirt_worker.py's word; raises VmplaceError."""
@@ -86,9 +112,18 @@ def write_policies(uri: str, domain: DomainXml, wanted: Mapping[str, Mapping[str
             raise VmplaceError(message, hint=err.hint) from err
 
 
-def remove_policy(uri: str, domain: DomainXml, where: str) -> None:
-    """Take the domain's policy element out."""
+def remove_policy(uri: str, domain: DomainXml, where: str) -> bool:
+    """Take the domain's policy element out; return whether there was one."""
+    places = {"live": domain.live, "config": domain.config}
     _write(uri, domain, "", where)
+    return any(NAMESPACE in _sizes(text) for place, text in places.items() if where in {place, "both"})
+
+
+def check_readable(domain: DomainXml, where: str) -> None:
+    """Raise VmplaceError if the XML cannot be read, although its policy was taken out."""
+    for place, name in PLACES.items():
+        if where in {place, "both"} and (error := domain.said_at(place).error):
+            raise VmplaceError(f"{name} is still wrong: {error}", hint=domain.cure(place))
 
 
 def difference(live: Mapping[str, str], config: Mapping[str, str]) -> str:
@@ -105,8 +140,7 @@ def _present(domain: DomainXml, place: str) -> dict[str, str]:
     """Return the keys of one place; raises VmplaceError where they cannot be read."""
     said = domain.said_at(place)
     if said.error:
-        hint = f"mend it: virsh edit {domain.name}; or take it out: vmplace policy set {domain.name} --remove"
-        raise VmplaceError(said.error, hint=hint)
+        raise VmplaceError(said.error, hint=domain.cure(place))
     return words_of(said.words)
 
 
@@ -162,6 +196,41 @@ def relax_config(uri: str, name: str, *, is_dry: bool) -> bool:
 def words_of(words: tuple[Word, ...]) -> dict[str, str]:
     """Return words by key."""
     return {word.key: word.text for word in words}
+
+
+def _wrong_namespace(text: str) -> str:
+    """Return the namespace of what is wrong, or too much, in ``<metadata>``; empty if it is not there."""
+    try:
+        parse_domain_policy(text)
+    except DomainXmlError as err:
+        if len(text.encode("utf-8", "surrogatepass")) <= MAX_BYTES:
+            return err.namespace
+    sizes = _sizes(text)
+    return max(sizes, key=lambda space: sizes[space], default="")
+
+
+def _sizes(text: str) -> Counter[str]:
+    """Return the bytes of the elements of ``<metadata>``, by namespace; those before a mistake in it."""
+    sizes: Counter[str] = Counter()
+    path: list[str] = []
+    parser = expat.ParserCreate(namespace_separator=" ")
+
+    def count(sign: int) -> None:
+        if len(path) == 3 and path[:2] == ["domain", "metadata"]:
+            sizes[path[2].rpartition(" ")[0]] += sign * parser.CurrentByteIndex
+
+    def start(name: str, _: object) -> None:
+        path.append(name)
+        count(-1)
+
+    def end(_: str) -> None:
+        count(1)
+        path.pop()
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    with contextlib.suppress(expat.ExpatError, UnicodeError):
+        parser.Parse(text, True)
+    return sizes
 
 
 def _asked(uri: str, question: str, *words: str, text: str = "") -> Answer:

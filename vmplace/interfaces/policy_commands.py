@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,12 @@ from vmplace.interfaces.options import (
 )
 from vmplace.topology.guests_libvirt import SYSTEM_URI
 
+if TYPE_CHECKING:
+    from vmplace.interfaces.domain_metadata import DomainXml
+
 uri_option = click.option("--libvirt-uri", default=SYSTEM_URI, show_default=True, help="Where libvirt is.")
+Keys = dict[str, str]
+"""What a policy says, by key."""
 
 
 @click.group(
@@ -49,7 +54,7 @@ def get(guest: str, config: bool, as_json: bool, libvirt_uri: str) -> None:
     domain = read_domain(libvirt_uri, guest)
     said = domain.said(config=config)
     if said.error:
-        raise VmplaceError(said.error, hint="mend its XML: virsh edit, or virsh metadata GUEST")
+        raise VmplaceError(said.error, hint=domain.cure("config" if config or not domain.live else "live"))
     reported = {"name": domain.name, "keys": words_of(said.words), "flavour": words_of(said.nova)}
     if as_json:
         print_json(reported)
@@ -92,12 +97,7 @@ def set_(  # noqa: PLR0913 - click's arguments
 
     The agent follows within a window.  A mistake is reported, and nothing changes.
     """
-    from vmplace.interfaces.domain_metadata import (
-        changed_policies,
-        read_domain,
-        remove_policy,
-        write_policies,
-    )
+    from vmplace.interfaces.domain_metadata import changed_policies, difference, read_domain, write_policies
 
     if not (words or unset or remove):
         raise click.UsageError("nothing to set: give KEY=VALUE, --unset KEY or --remove")
@@ -107,26 +107,33 @@ def set_(  # noqa: PLR0913 - click's arguments
     domain = read_domain(libvirt_uri, guest)
     where = domain.where(live=live, config=config)
     if remove:
-        wanted: dict[str, dict[str, str]] = {}
-        remove_policy(libvirt_uri, domain, where)
-    else:
-        wanted = changed_policies(domain, where, changes, unset)
-        write_policies(libvirt_uri, domain, wanted)
-    _print_set(domain.name, where, wanted, as_json=as_json)
-
-
-def _print_set(name: str, where: str, wanted: dict[str, dict[str, str]], *, as_json: bool) -> None:
-    """Print what the XML says now; ``wanted`` is empty where the policy was taken out."""
-    keys, *others = wanted.values() or ({},)
-    other = next((one for one in others if one != keys), None)
-    if as_json:
-        print_json({"name": name, "where": where, "keys": keys, "next_start_keys": other})
+        _remove(libvirt_uri, domain, where, as_json=as_json)
         return
-    click.echo(f"{name}: {'policy set' if wanted else 'policy taken out'} ({where})")
-    if other is not None:
-        from vmplace.interfaces.domain_metadata import difference
-
+    wanted = changed_policies(domain, where, changes, unset)
+    write_policies(libvirt_uri, domain, wanted)
+    keys, *others = wanted.values()
+    other = next((one for one in others if one != keys), None)
+    _print_set(domain.name, where, "policy set", (keys, other), as_json=as_json)
+    if other is not None and not as_json:
         click.echo(f"note: for its next start it says otherwise: {difference(keys, other)}")
+
+
+def _remove(uri: str, domain: "DomainXml", where: str, *, as_json: bool) -> None:
+    """Take the policy out; raises VmplaceError where that did not mend the XML."""
+    from vmplace.interfaces.domain_metadata import check_readable, read_domain, remove_policy
+
+    was_there = remove_policy(uri, domain, where)
+    done = "policy taken out" if was_there else "there was no policy of vmplace to take out"
+    _print_set(domain.name, where, done, ({}, None), as_json=as_json)
+    check_readable(read_domain(uri, domain.name), where)
+
+
+def _print_set(name: str, where: str, done: str, keys: tuple[Keys, Keys | None], *, as_json: bool) -> None:
+    """Print what was done; ``keys``: what the XML says now, and that of the next start if otherwise."""
+    if as_json:
+        print_json({"name": name, "where": where, "keys": keys[0], "next_start_keys": keys[1]})
+    else:
+        click.echo(f"{name}: {done} ({where})")
 
 
 def _parsed(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, str]:

@@ -36,26 +36,30 @@ NUMATUNE, QEMU = "<numatune>", "QEMU's policy=bind"
 BLANKS = " \t\r\n"
 """What XML takes for white space."""
 
+_METADATA = ("domain", "metadata")
 _POLICY = (f"{NAMESPACE} policy",)
-_PARENTS = frozenset({(), ("domain", "metadata")})
+_PARENTS = frozenset({(), _METADATA})
 """Where a policy stands: alone, or in a domain."""
 _POLICIES = frozenset((*parent, *_POLICY) for parent in _PARENTS)
 _SPEC = f"{NOVA} extraSpec"
-_INSTANCE = ("domain", "metadata", f"{NOVA} instance")
+_INSTANCE = (*_METADATA, f"{NOVA} instance")
 _FLAVOUR = (*_INSTANCE, f"{NOVA} flavor")
 _NAMES = {
     (*_INSTANCE, f"{NOVA} name"): "name",
     (*_INSTANCE, f"{NOVA} owner", f"{NOVA} project"): "project",
 }
-_PLACEMENT = ("domain", "metadata", f"{PLACEMENT} placement")
+_PLACEMENT = (*_METADATA, f"{PLACEMENT} placement")
 
 
 class DomainXmlError(VmplaceError):
-    """The XML cannot be read, or the policy in it is no list of words; ``line`` counts from 1."""
+    """The XML cannot be read, or the policy in it is no list of words; ``line`` counts from 1.
 
-    def __init__(self, message: str, line: int, hint: str) -> None:
+    ``namespace``: of the element of ``<metadata>`` in which the mistake is, empty elsewhere.
+    """
+
+    def __init__(self, message: str, line: int, hint: str, namespace: str = "") -> None:
         super().__init__(message, hint=hint)
-        self.line = line
+        self.line, self.namespace = line, namespace
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,12 @@ class _Reader:
         )
 
     def _wrong(self, message: str, hint: str) -> DomainXmlError:
-        return DomainXmlError(message, self._parser.CurrentLineNumber, hint)
+        return DomainXmlError(message, self._parser.CurrentLineNumber, hint, self._namespace())
+
+    def _namespace(self) -> str:
+        """Return the namespace of the element of ``<metadata>`` that is open, empty elsewhere."""
+        is_metadata = self._path[:2] == _METADATA and len(self._path) > len(_METADATA)
+        return self._path[2].rpartition(" ")[0] if is_metadata else ""
 
     def _refuse_doctype(self, *_: object) -> None:
         raise self._wrong("it has a document type, which libvirt never writes", "take <!DOCTYPE …> out")
@@ -216,7 +225,7 @@ class _Reader:
             self._start_word(name, attributes)
         elif where in _PARENTS and self._strays.is_stray(name, is_alone=not where):
             self._refuse_stray(name)
-        elif name == _SPEC and where[:2] == ("domain", "metadata"):
+        elif name == _SPEC and where[:2] == _METADATA:
             self._begin(attributes.get("name", ""))
         elif where == ("domain", "numatune"):
             self._bind(name, attributes)
@@ -276,7 +285,8 @@ class _Reader:
             # It comes as a whole, when the parser is past its end.
             line = self._parser.CurrentLineNumber - loose.count("\n")
             hint = "put each value into the element of its key: <vmplace:mode>manual</vmplace:mode>"
-            raise DomainXmlError(f"<vmplace:policy> has loose text {printable(loose.strip())!r}", line, hint)
+            message = f"<vmplace:policy> has loose text {printable(loose.strip())!r}"
+            raise DomainXmlError(message, line, hint, self._namespace())
 
     def _end(self, name: str) -> None:
         self._path = self._path[:-1]

@@ -18,11 +18,12 @@ from vmplace.agent.config import read_config
 from vmplace.agent.policy_reference import PAGE
 from vmplace.errors import ConfigError, VmplaceError, WrongUsageError
 from vmplace.interfaces import domain_metadata
+from vmplace.interfaces.domain_metadata import DomainXml
 from vmplace.interfaces.error_lines import error_line
 from vmplace.interfaces.policy_commands import policy
 from vmplace.outside import parse_json
 from vmplace.topology import libvirt_worker
-from vmplace.topology.domain_policy import NAMESPACE
+from vmplace.topology.domain_policy import NAMESPACE, NOVA
 from vmplace.topology.guests_libvirt import Answer
 
 needs_libvirt = pytest.mark.skipif(
@@ -224,6 +225,67 @@ def test_a_policy_that_cannot_be_read_is_not_written_over(connection: Any, where
     assert "<vmplace:mode>manual" in domain.XMLDesc(0 if where == 1 else 2)
     assert run("set", "test", "--remove").exit_code == 0
     assert run("set", "test", "priority=protected").exit_code == 0
+
+
+STRAYS = [
+    ("urn:vmplace:policy", "<policy><mode>manual</mode></policy>", "urn:vmplace:policy"),
+    ("urn:vmplace:policy:2;reboot", "<policy/>", "'urn:vmplace:policy:2;reboot'"),
+    ("urn:z", f"<note>{'x' * 1_100_000}</note>", "urn:z"),
+]
+
+
+@pytest.mark.parametrize(("space", "element", "quoted"), STRAYS, ids=["stray", "quoted", "too long"])
+def test_what_removing_the_policy_would_not_mend_has_another_cure(
+    connection: Any, space: str, element: str, quoted: str
+):
+    domain, cure = connection.lookupByName("test"), f"virsh metadata test {quoted} --remove --live --config"
+    domain.setMetadata(2, element, "v", space, LIVE | CONFIG)
+    for words in (("set", "test", "priority=protected"), ("get", "test")):
+        refused = run(*words)
+        assert refused.exit_code == 1 and output_of(refused).endswith(f"take it out: {cure}")
+    removed = run("set", "test", "--remove")
+    assert removed.stdout == "test: there was no policy of vmplace to take out (both)\n"
+    assert "the running XML is still wrong: line " in output_of(removed)
+    assert removed.exit_code == 1 and output_of(removed).endswith(cure)
+    # As virsh does it.
+    domain.setMetadata(2, None, None, space, LIVE | CONFIG)
+    assert run("set", "test", "priority=protected").exit_code == 0
+
+
+def test_a_policy_of_ours_that_is_too_long_is_taken_out(connection: Any):
+    put(connection, f"<mode>{'x' * 1_100_000}</mode>", CONFIG)
+    assert output_of(run("set", "test", "mode=auto")).endswith("vmplace policy set test --remove")
+    assert run("set", "test", "--remove", "--live").stdout.startswith("test: there was no policy")
+    removed = run("set", "test", "--remove")
+    assert (removed.exit_code, removed.stdout) == (0, "test: policy taken out (both)\n")
+
+
+def test_one_policy_is_taken_out_and_another_mistake_named(connection: Any):
+    domain = connection.lookupByName("test")
+    put(connection, "<mode>auto</mode>")
+    domain.setMetadata(2, "<policy/>", "v", "urn:vmplace:policy:2", CONFIG)
+    removed = run("set", "test", "--remove", "--json")
+    assert removed.exit_code == 1 and json.loads(removed.stdout)["keys"] == {}
+    assert str(removed.exception).startswith("the XML for its next start is still wrong: line ")
+    assert "urn:vmplace:policy:1" not in domain.XMLDesc(0) + domain.XMLDesc(2)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "cure"),
+    [
+        (f'<n:x xmlns:n="{NOVA}"><n:extraSpec name="vmplace:mode">{"x" * 5000}</n:extraSpec></n:x>', ""),
+        (f'<v:mode xmlns:v="{NAMESPACE}">auto</v:mode>', "vmplace policy set 'a b' --remove"),
+        ('<v:policy xmlns:v="urn:vmplace&#155;2J"/>', ""),
+        (f'<z xmlns="urn:z">{"<a>" * 70}{"</a>" * 70}</z>', "virsh metadata 'a b' urn:z --remove --config"),
+        ("<a>" * 70 + "</a>" * 70, ""),
+    ],
+    ids=["of Nova", "ours", "no text", "deep", "no namespace"],
+)
+def test_the_cure_takes_out_what_is_wrong_and_no_more(metadata: str, cure: str):
+    xml = f"<domain><metadata>{metadata}</metadata></domain>"
+    said = DomainXml("a b", "", xml)
+    assert said.said().error
+    assert said.cure("config") == "mend it: virsh edit 'a b'" + (f"; or take it out: {cure}" if cure else "")
 
 
 def test_without_an_agent_what_holds_is_looked_up(connection: Any, tmp_path: Path):

@@ -7,9 +7,10 @@ exit 0
 libvirt's hook: /etc/libvirt/hooks/qemu.d/vmplace GUEST OPERATION SUB EXTRA, at each change of a domain.
 
 At ``migrate`` and ``restore``, the only operations at which libvirt follows what a hook prints, numatune that
-is strict is printed as restrictive, where the domain's own policy lets vmplace move memory.  At each
-operation one datagram goes to the agent, if it listens.  The hook must not call libvirt, and always
-exits 0: at any other code libvirt ends the operation, at ``reconnect`` even the running guest.
+is strict is printed as restrictive, where the domain's own policy surely lets vmplace move memory: a key that
+is not known, or a value that the agent could refuse, says no.  At each operation one datagram goes to the
+agent, if it listens.  The hook must not call libvirt, and always exits 0: at any other code libvirt ends the
+operation, at ``reconnect`` even the running guest.
 
 A file that stands alone: Python's standard library from 3.7 on, and of that only what loads in a moment.
 The shell runs the lines before "exit 0" alone, Python none of them: so the code is 0 even where Python is
@@ -41,6 +42,14 @@ _SPEC = NOVA + " extraSpec"
 _NUMATUNE = ("domain", "numatune")
 _UUID = ("domain", "uuid")
 _TECHNIQUES = ("move", "interleave", "replicate", "gather", "vcpus")
+_CHOICES = {
+    "mode": ("manual", "advise", "auto"),
+    "priority": ("normal", "protected"),
+    "huge_pages": ("move", "leave"),
+}
+_NUMBERS = {"replica_mb": (0, 1 << 30), "move_mb_per_s": (1, 100000)}
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_NODE = "/sys/devices/system/node/node"
 
 
 class Domain:
@@ -57,6 +66,8 @@ class Domain:
         self._prefixed: set[str] = set()
         self._key = ""
         self._text: list[str] | None = None
+        self._size = 0
+        self._is_doubtful = False
         self._parser = parser = expat.ParserCreate(None, " ")
         parser.XmlDeclHandler = self._declared
         parser.StartDoctypeDeclHandler = self._refused
@@ -88,17 +99,21 @@ class Domain:
             self.has_policy = True
         elif where == _POLICY:
             space, _, key = name.rpartition(" ")
-            if space != NAMESPACE or key in self.words:
+            if space != NAMESPACE or key in self.words or attributes:
                 raise ValueError("no policy of ours")
-            self._key, self._text = key, []
+            self._begin(key)
         elif where == _METADATA and self._is_stray(name):
             raise ValueError("no policy of ours")
         elif name == _SPEC and where[:2] == _METADATA:
-            self._key, self._text = attributes.get("name", ""), []
+            self._begin(attributes.get("name", ""))
         elif where == _NUMATUNE and name in ("memory", "memnode"):
+            self._is_doubtful |= name == "memnode" and not attributes.get("cellid", "").isdecimal()
             self.bindings.append((self._parser.CurrentByteIndex, attributes))
         elif self._path == _UUID:
-            self._key, self._text = name, []
+            self._begin(name)
+
+    def _begin(self, key: str) -> None:
+        self._key, self._text, self._size = key, [], 0
 
     def _is_stray(self, name: str) -> bool:
         """Tell whether it was meant for a policy, as topology/stray_policy.py does."""
@@ -109,7 +124,8 @@ class Domain:
     def _data(self, text: str) -> None:
         if self._text is not None:
             self._text.append(text)
-            if len(self._text) > MOST_TEXT:
+            self._size += len(text)
+            if self._size > MOST_TEXT:
                 raise ValueError("too long")
         elif self._path == _POLICY and text.strip(" \t\r\n"):
             raise ValueError("no policy of ours")
@@ -122,19 +138,104 @@ class Domain:
             elif name != _SPEC:
                 self.words[self._key] = text
             elif self._key.startswith("vmplace:"):
+                # The agent reads each of two, and takes the last.
+                self._is_doubtful |= self._key[8:] in self.specs
                 self.specs[self._key[8:]] = text
             self._text = None
         self._path = self._path[:-1]
 
     def may_be_relaxed(self) -> bool:
-        """Tell whether its own policy lets vmplace move memory: there is one, and nothing in it says no."""
-        if not (self.has_policy or self.specs):
+        """Tell whether its own policy lets vmplace move memory, and nothing in it is in doubt."""
+        if not (self.has_policy or self.specs) or self._is_doubtful:
             return False
         said = dict(self.specs)
         said.update(self.words)
-        techniques = said.get("techniques", "move").replace(",", " ").split()
-        known = all(word in _TECHNIQUES for word in techniques)
-        return said.get("mode", "auto") == "auto" and "move" in techniques and known
+        bound: set[object] = set()
+        try:
+            # Each place by itself, too: what another one says instead mends no mistake.
+            _, _, values = _values(self.specs), _values(self.words), _values(said)
+            for _, attributes in self.bindings:
+                bound |= _nodes(attributes.get("nodeset", ""))
+        except ValueError:
+            return False
+        is_within = not bound or bool(values.get("allowed_nids", bound) & bound)
+        return is_within and values.get("mode", {"auto"}) == {"auto"} and "move" in values["techniques"]
+
+
+def _values(words: dict[str, str]) -> dict[str, set[object]]:
+    """Return what words say, and which techniques if none does; raises ValueError for what is in doubt.
+
+    Keys that are known, each once: so these are never more than the agent takes.
+    """
+    values: dict[str, set[object]] = {"techniques": {"move"}}
+    for key, text in words.items():
+        values[key] = _value(key, text)
+    if "move" not in values["techniques"] and values["techniques"] & {"interleave", "gather"}:
+        raise ValueError("these need move")
+    preferred = values.get("preferred_nids", set())
+    if not preferred <= values.get("allowed_nids", preferred):
+        raise ValueError("preferred, and not allowed")
+    return values
+
+
+def _value(key: str, text: str) -> set[object]:
+    """Return what a key says, in the forms of agent/policy_text.py that are plain; raises ValueError."""
+    if key in _NUMBERS:
+        return {_number(text, *_NUMBERS[key])}
+    if key == "schedule":
+        return {_time(one) for one in _at_most(64, text.split(";"))}
+    if key in ("allowed_nids", "preferred_nids"):
+        said = _nodes(text)
+        known = {node for node in said if os.access(_NODE + str(node), os.F_OK)}
+    elif key == "techniques":
+        said = set(_at_most(len(_TECHNIQUES), text.replace(",", " ").split()))
+        known = set(_TECHNIQUES)
+    else:
+        said, known = {text}, set(_CHOICES.get(key, ()))
+    if not said or not said <= known:
+        raise ValueError("not known")
+    return said
+
+
+def _at_most(most: int, parts: list[str]) -> list[str]:
+    if len(parts) > most:
+        raise ValueError("too many")
+    return parts
+
+
+def _number(text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 12 and least <= int(text) <= most):
+        raise ValueError("no number")
+    return int(text)
+
+
+def _nodes(text: str) -> set[object]:
+    """Return the nodes of ``0,2-3``, in which none is there twice."""
+    nodes: set[object] = set()
+    for part in _at_most(1024, text.split(",")):
+        first, dash, last = part.strip().partition("-")
+        begin = _number(first, 0, 1023)
+        listed = range(begin, _number(last if dash else first, begin, 1023) + 1)
+        if not nodes.isdisjoint(listed):
+            raise ValueError("twice")
+        nodes.update(listed)
+    return nodes
+
+
+def _time(text: str) -> str:
+    """Return ``Mon-Fri,Sun 22:00-06:00`` if that is what it is."""
+    *days, hours = text.split()
+    begin, end = map(_minute, hours.split("-"))
+    named = days[0].replace("-", ",").split(",") if days else []
+    if len(days) > 1 or not set(named) <= set(_DAYS) or begin in (end, 1440):
+        raise ValueError("no time")
+    return text
+
+
+def _minute(text: str) -> int:
+    if len(text) != 5 or text[2] != ":":
+        raise ValueError("no time")
+    return _number(str(_number(text[:2], 0, 24) * 60 + _number(text[3:], 0, 59)), 0, 1440)
 
 
 def relaxed(data: bytes) -> bytes | None:

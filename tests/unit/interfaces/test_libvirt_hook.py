@@ -7,22 +7,39 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 from xml.etree import ElementTree
 from xml.parsers import expat
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lxml import etree
 
-from tests.unit.agent.test_guest_policy import OF_OTHERS, STRAY, WHOLE, beside_a_flavour, domain_xml
+from tests.unit.agent.test_guest_policy import (
+    LEFT_ALONE,
+    NO_POLICY,
+    OF_OTHERS,
+    STRAY,
+    TEXTS,
+    WHOLE,
+    WRONG,
+    beside_a_flavour,
+    domain_xml,
+)
 from vmplace.agent.config import parse_config
 from vmplace.agent.decided import decided
-from vmplace.agent.guest_policy import Technique
-from vmplace.agent.policy_text import stated_policies
+from vmplace.agent.guest_policy import KEYS, GuestPolicy, Technique
+from vmplace.agent.policy_reference import EXAMPLES
+from vmplace.agent.policy_text import stated_policies, text_of
 from vmplace.errors import ConfigError
 from vmplace.interfaces import libvirt_hook
 from vmplace.interfaces.libvirt_hook import Domain, relaxed
+from vmplace.policy.plan import Mode
+from vmplace.policy.schedule import DAYS
 from vmplace.topology import domain_policy as policy_module
 from vmplace.topology.domain_policy import domain_policy
 
@@ -33,6 +50,7 @@ STRICT = (
 )
 LIMIT = f"LIMIT_S = {libvirt_hook.LIMIT_S}\n"
 assert LIMIT in HOOK.read_text()
+HOST_NIDS = tuple(range(6))
 UUID = "<uuid>8f1d3c52-0000-0000-0000-000000000001</uuid>"
 
 
@@ -109,6 +127,123 @@ def test_only_a_policy_that_lets_memory_move_lets_the_hook_write(words, flavour,
     assert is_allowed == is_rewritten or said_nothing
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have a host of six nodes, as the policy that states all keys needs."""
+    folder = tmp_path_factory.mktemp("nodes")
+    for nid in HOST_NIDS:
+        (folder / f"node{nid}").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(libvirt_hook, "_NODE", f"{folder}/node")
+        yield
+
+
+def is_relaxed(xml: str) -> bool:
+    """Tell what the hook decides; the same for what it cannot read as for what it leaves strict."""
+    try:
+        return Domain(xml.encode(errors="surrogatepass")).may_be_relaxed()
+    except (ValueError, expat.ExpatError):
+        return False
+
+
+def is_let(xml: str) -> bool:
+    """Tell whether the agent may move memory of a guest of that XML."""
+    what = decided(parse_config("", Path("x")), "db1", domain_policy(xml), HOST_NIDS)
+    return what.problem is None and what.settings.mode is Mode.AUTO and what.settings.moves
+
+
+def bound(xml: str) -> str:
+    """Return the same with strict numatune, if it has none."""
+    return xml if "<numatune" in xml else xml.replace("</domain>", f"{STRICT}</domain>")
+
+
+def inside(element: str) -> str:
+    """Return a domain that the hook would rewrite, were there not this element in its metadata."""
+    return strict_xml(None, {"mode": "auto"}).replace("<metadata>", f"<metadata>{element}")
+
+
+def words_inside(words: str) -> str:
+    return inside(f'<v:policy xmlns:v="{policy_module.NAMESPACE}">{words}</v:policy>')
+
+
+REFUSED = [
+    *(strict_xml(words) for words, *_ in WRONG),
+    *(strict_xml({"mode": "auto"}, words) for words, *_ in WRONG),
+    *(strict_xml(WHOLE | {"mode": "auto"}, words) for words, *_ in WRONG),
+    *(bound(xml) for xml, *_ in NO_POLICY),
+    *(inside(xml) for xml, *_ in NO_POLICY if "policy " in xml[:12]),
+    *(bound(xml) for xml, rule, _ in LEFT_ALONE if not rule),
+    words_inside('<v:mode when="night">auto</v:mode>'),
+    words_inside("<v:mode>auto</v:mode><v:Mode>manual</v:Mode>"),
+    words_inside(f"<v:mode>auto{' ' * 4093}</v:mode>"),
+    words_inside("".join(f"<v:zz{number}>1</v:zz{number}>" for number in range(300))),
+    strict_xml({}, {"mdoe": "manual"}),
+    strict_xml({"techniques": "move"}, {"techniques": "interleave"}),
+    strict_xml({"allowed_nids": "2"}),
+    strict_xml({"allowed_nids": "0"}, {"preferred_nids": "1"}),
+    strict_xml({"allowed_nids": "0-1023,0-1023,0-1023"}),
+    strict_xml({"allowed_nids": "6"}),
+    strict_xml({"techniques": " ".join(["move"] * 6)}),
+    strict_xml({"replica_mb": str((1 << 30) + 1)}),
+    strict_xml({"replica_mb": "\u0661"}),
+    strict_xml({"schedule": "; ".join(["Mon 01:00-02:00"] * 65)}),
+    *(
+        strict_xml({"schedule": text})
+        for text in ("24:00-01:00", "01:00-01:00", "Foo", "Mon Tue 01:00-02:00")
+    ),
+    *(strict_xml({"schedule": text}) for text in ("1:00-02:00", "Mon, 01:00-02:00", "+1:00-02:00", "")),
+    strict_xml({}).replace("nodeset='0-1'", "nodeset='x'"),
+    strict_xml({}).replace("cellid='0'", "cellid='x'"),
+]
+"""XML of which the agent refuses the policy."""
+
+
+@pytest.mark.parametrize("xml", REFUSED, ids=range(len(REFUSED)))
+def test_what_the_agent_refuses_stays_strict(xml: str):
+    assert not is_let(xml)
+    assert not is_relaxed(xml)
+
+
+DOUBTFUL = [
+    strict_xml({"colour_of_pages": "blue"}),
+    strict_xml({}, {"proximity": "tuned"}),
+    strict_xml({}, {"mode": "auto"}).replace(
+        "<nova:extraSpec ", '<nova:extraSpec name="vmplace:mode">manual</nova:extraSpec><nova:extraSpec ', 1
+    ),
+]
+
+
+@pytest.mark.parametrize("xml", DOUBTFUL)
+def test_what_this_version_does_not_know_stays_strict(xml: str):
+    assert domain_policy(xml).error is None
+    assert not is_relaxed(xml)
+
+
+RIGHT = [
+    *({key: text_of(EXAMPLES[key][0])} for key in KEYS),
+    WHOLE | {"mode": "auto"},
+    {"allowed_nids": "1, 0", "preferred_nids": "0-0", "schedule": "Mon-Fri,Sun 22:00-24:00;01:30-05:00"},
+    {"techniques": "gather,move", "replica_mb": "0", "move_mb_per_s": "100000"},
+]
+
+
+@pytest.mark.parametrize("words", RIGHT)
+def test_a_right_policy_of_any_keys_is_read_as_the_agent_reads_it(words: dict[str, str]):
+    for xml in (strict_xml(words), strict_xml(None, words), strict_xml({}, words)):
+        assert is_relaxed(xml) == is_let(xml)
+    assert is_relaxed(strict_xml(words)) == (words.get("mode", "auto") == "auto")
+
+
+SOME = st.dictionaries(st.sampled_from([*KEYS, "Mode"]), TEXTS, max_size=4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SOME, SOME)
+def test_the_hook_never_relaxes_what_the_agent_leaves_alone(words, flavour):
+    xml = strict_xml(words, flavour)
+    assert is_let(xml) or not is_relaxed(xml)
+
+
 @pytest.mark.parametrize("old", ["</vmplace:policy>", "<vmplace:mode>"])
 def test_loose_text_in_a_policy_is_no_policy_for_the_hook_either(old: str):
     given = strict_xml({"mode": "auto"}).replace(old, f"manual{old}")
@@ -155,6 +290,15 @@ def test_the_hook_and_the_agent_mean_the_same_words():
     assert libvirt_hook.NAMESPACE == policy_module.NAMESPACE
     assert libvirt_hook.NOVA == policy_module.NOVA
     assert get_args(Technique) == libvirt_hook._TECHNIQUES
+    assert libvirt_hook._DAYS == DAYS
+    assert libvirt_hook.MOST_TEXT == policy_module.MAX_TEXT
+    by_key = msgspec.json.schema(GuestPolicy)["$defs"]["GuestPolicy"]["properties"]
+    for key, words in libvirt_hook._CHOICES.items():
+        assert sorted(by_key[key]["anyOf"][0]["enum"]) == sorted(words)
+    for key, (least, most) in libvirt_hook._NUMBERS.items():
+        assert by_key[key]["anyOf"][0]["minimum"] == least and by_key[key]["anyOf"][0]["maximum"] == most
+    lists = {"techniques", "allowed_nids", "preferred_nids", "schedule"}
+    assert {*libvirt_hook._CHOICES, *libvirt_hook._NUMBERS, *lists} == set(KEYS)
 
 
 PYTHON = "/usr/bin/python3"
@@ -365,5 +509,5 @@ def test_ten_thousand_malformed_documents():
         printed += 1
         if not is_rewritten_alone(data, changed):
             continue
-        assert stated is None or (stated.xml.mode or stated.nova.mode or "auto") == "auto"
+        assert stated is not None and (stated.xml.mode or stated.nova.mode or "auto") == "auto"
     assert printed > 100

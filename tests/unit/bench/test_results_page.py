@@ -16,7 +16,7 @@ KEPT = [path for path in sorted(RESULTS.glob("*.json")) if path.stem in BENCHES]
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_the_command_is_the_one_that_was_run(path: Path):
     bench, *arguments = json.loads(path.read_text())["record"]["command"]
-    assert f"`python -m bench.{' '.join((bench.removesuffix('.py'), *arguments[:1]))}" in page()
+    assert f"`python -m bench.{' '.join((Path(bench).stem, *arguments[:1]))}" in page()
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)

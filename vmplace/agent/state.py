@@ -75,6 +75,7 @@ class PlanSummary:
     """A plan without its pages: those may take more memory than the agent may use.
 
     ``weighings``: by guest, what the plan expects of what it does, and of what it does not.
+    ``notes``: what keeps it from all guests.
     """
 
     moves: tuple[MoveSummary, ...] = ()
@@ -84,6 +85,7 @@ class PlanSummary:
     copies: tuple[CopySummary, ...] = ()
     collapses: tuple[CollapseSummary, ...] = ()
     weighings: Mapping[str, Weighing] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def of(self, guest: str) -> "PlanSummary":
         """Return the part that concerns one guest."""

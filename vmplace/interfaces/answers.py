@@ -116,7 +116,7 @@ class AgentAnswers:
         """Return the last plan, or one guest's part of it; raises UnknownGuestError."""
         plan = self._agent.last_plan
         if name is None:
-            return plan.with_stays(_held_back(self._agent.roster))
+            return replace(plan, notes=self._paused()).with_stays(_held_back(self._agent.roster))
         guest = self._agent.roster.get(name)
         if guest is None:
             raise UnknownGuestError(name, self._agent.roster.names())

@@ -100,6 +100,8 @@ def _guest_table(guests: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
 def print_plan(plan: Mapping[str, Any]) -> None:
     """Print what would be moved, and what stays and why."""
     out = console()
+    for note in plan.get("notes", ()):
+        out.print(f"[bold red]{escape(note)}[/]")
     table = Table("guest", "MiB", "from node", "to node", "why")
     for move in plan["moves"]:
         table.add_row(

@@ -4,6 +4,7 @@ import logging
 import re
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tests.unit.agent.agent_world import HVA, World, guest
@@ -14,6 +15,7 @@ from vmplace.interfaces.agent_command import _PriorityFormatter
 from vmplace.interfaces.answers import AgentAnswers
 from vmplace.interfaces.control import Peer
 from vmplace.interfaces.protocol import Request, Response, Size
+from vmplace.interfaces.tables import print_plan
 from vmplace.topology.numad import Numad, numad_note
 
 
@@ -95,3 +97,16 @@ def test_a_pause_is_among_what_keeps_a_guest_where_it_is(whose: str | None, word
     agent.run(windows=1)
     shown = [answers.why("db1").notes, answers.plan("db1").stays, answers.show("db1").status.reasons]
     assert [len(re.findall(words, str(one))) for one in shown] == [1, 1, 1]
+
+
+def test_the_plan_of_all_guests_says_once_that_all_are_paused(capsys: pytest.CaptureFixture[str]):
+    agent = World([guest("db1"), guest("web")]).agent()
+    agent.run(windows=1)
+    printed = []
+    for order in ("pause", "resume"):
+        agent.inbox.submit(Order(order, None))  # type: ignore[arg-type]
+        agent.state.commands.serve()
+        agent.run(windows=1)
+        print_plan(msgspec.to_builtins(AgentAnswers(agent).plan(None), str_keys=True))
+        printed.append(capsys.readouterr().out.count("all guests are paused"))
+    assert printed == [1, 0]

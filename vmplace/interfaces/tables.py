@@ -102,28 +102,12 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     out = console()
     for note in plan.get("notes", ()):
         out.print(f"[bold red]{escape(note)}[/]")
-    table = Table("guest", "MiB", "from node", "to node", "why")
-    for move in plan["moves"]:
-        table.add_row(
-            escape(move["guest"]), mib(move["moved_bytes"]), _bytes_by_node(move["from_bytes"]),
-            _bytes_by_node(move["to_bytes"]), escape(move["reason"]),
-        )  # fmt: skip
     if plan["moves"]:
-        out.print(table)
+        out.print(_moves_table(plan["moves"]))
     for move in plan["vcpu_moves"]:
-        vcpus = ", ".join(map(str, move["vcpu_ids"]))
-        where = "back to their CPUs" if move["nid"] is None else f"to node {move['nid']}"
-        out.print(f"  {escape(move['guest'])}: vCPUs {vcpus} {where}: {escape(move['reason'])}")
-        if move["nid"] is not None:
-            out.print(f"    {vcpus_expectation(move)}")
+        _print_vcpu_move(out, move)
     for copy in plan["copies"]:
-        where = f"on nodes {', '.join(map(str, copy['nids']))}"
-        saved = copy.get("saved_ns")
-        effect = "" if saved is None else f", expected to save {saved / 1e6:.2f} ms of latency"
-        out.print(
-            f"  {escape(copy['guest'])}: copies of {mib(copy['pages_bytes'])} MiB {where}: "
-            f"{escape(copy['reason'])}{effect}"
-        )
+        _print_copies(out, copy)
     for drop in plan["collapses"]:
         size = mib(drop["pages_bytes"])
         out.print(f"  {escape(drop['guest'])}: no copies of {size} MiB: {escape(drop['reason'])}")
@@ -133,6 +117,34 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     for name, weighing in plan.get("weighings", {}).items():
         if name in changed:
             out.print(f"  {escape(name)}: {expectation(weighing)}")
+
+
+def _moves_table(moves: Iterable[Mapping[str, Any]]) -> Table:
+    table = Table("guest", "MiB", "from node", "to node", "why")
+    for move in moves:
+        table.add_row(
+            escape(move["guest"]), mib(move["moved_bytes"]), _bytes_by_node(move["from_bytes"]),
+            _bytes_by_node(move["to_bytes"]), escape(move["reason"]),
+        )  # fmt: skip
+    return table
+
+
+def _print_vcpu_move(out: Console, move: Mapping[str, Any]) -> None:
+    vcpus = ", ".join(map(str, move["vcpu_ids"]))
+    where = "back to their CPUs" if move["nid"] is None else f"to node {move['nid']}"
+    out.print(f"  {escape(move['guest'])}: vCPUs {vcpus} {where}: {escape(move['reason'])}")
+    if move["nid"] is not None:
+        out.print(f"    {vcpus_expectation(move)}")
+
+
+def _print_copies(out: Console, copy: Mapping[str, Any]) -> None:
+    where = f"on nodes {', '.join(map(str, copy['nids']))}"
+    saved = copy.get("saved_ns")
+    effect = "" if saved is None else f", expected to save {saved / 1e6:.2f} ms of latency"
+    out.print(
+        f"  {escape(copy['guest'])}: copies of {mib(copy['pages_bytes'])} MiB {where}: "
+        f"{escape(copy['reason'])}{effect}"
+    )
 
 
 def print_guest(shown: Mapping[str, Any]) -> None:

@@ -104,7 +104,7 @@ def test_the_plan_of_all_guests_says_once_that_all_are_paused(capsys: pytest.Cap
     agent.run(windows=1)
     printed = []
     for order in ("pause", "resume"):
-        agent.inbox.submit(Order(order, None))  # type: ignore[arg-type]
+        agent.inbox.submit(Order(order, None))
         agent.state.commands.serve()
         agent.run(windows=1)
         print_plan(msgspec.to_builtins(AgentAnswers(agent).plan(None), str_keys=True))

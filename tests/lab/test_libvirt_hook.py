@@ -115,7 +115,7 @@ def mode_of(domain: Any, flags: int = 0) -> str:
 
 @pytest.mark.parametrize("state", ["there", "away", "hung", "slow"])
 def test_every_operation_goes_on_whatever_the_agent_does(host: LibvirtHost, state: str):
-    with agent_that_is(state, host.hook_socket) as heard, defined(host, {}) as domain:
+    with agent_that_is(state, host.hook_socket) as heard, defined(host, {"mode": "auto"}) as domain:
         domain.create()
         assert domain.isActive()
         domain.suspend()
@@ -146,7 +146,7 @@ def test_guests_arrive_whatever_the_agents_do(host: LibvirtHost, shared: Path, s
         libvirt_host(shared, "host2") as other,
         agent_that_is(state, host.hook_socket),
         agent_that_is(state, other.hook_socket),
-        defined(host, {}) as domain,
+        defined(host, {"mode": "auto"}) as domain,
     ):
         here, there = host.connect(), other.connect()
         domain.create()
@@ -180,7 +180,9 @@ def _end_midway(domain: Any, there: Any) -> None:
     assert "canceled" in str(failures[0])
 
 
-@pytest.mark.parametrize("words", [None, {"mode": "advise"}, {"techniques": "replicate"}, {"mode": "atuo"}])
+@pytest.mark.parametrize(
+    "words", [None, {"techniques": "move"}, {"mode": "auto", "techniques": "replicate"}, {"mode": "atuo"}]
+)
 def test_without_leave_strict_stays_strict(host: LibvirtHost, words: dict[str, str] | None):
     with defined(host, words) as domain:
         domain.create()
@@ -190,7 +192,7 @@ def test_without_leave_strict_stays_strict(host: LibvirtHost, words: dict[str, s
 
 
 def test_policy_apply_makes_the_next_start_restrictive(host: LibvirtHost):
-    with defined(host, {}) as domain:
+    with defined(host, {"mode": "auto"}) as domain:
         domain.create()
         uri = ["--libvirt-uri", host.uri]
         done = CliRunner().invoke(cli, ["policy", "apply", "--config", "db1", "--json", *uri])
@@ -202,7 +204,7 @@ def test_policy_apply_makes_the_next_start_restrictive(host: LibvirtHost):
 
 
 def test_doctor_names_strict_guests_and_the_cure(host: LibvirtHost):
-    with defined(host, {}) as domain:
+    with defined(host, {"mode": "auto"}) as domain:
         domain.create()
         reported = CliRunner().invoke(cli, ["doctor", "--json", "--libvirt-uri", host.uri]).stdout
     (bound,) = (one for one in json.loads(reported)["capabilities"] if "other nodes" in one["name"])
@@ -282,7 +284,7 @@ def test_a_guest_that_migrates_is_frozen_on_both_hosts_and_arrives_restrictive(
         libvirt_host(shared, "host2") as other,
         agent_that_is("there", host.hook_socket) as heard_here,
         agent_that_is("there", other.hook_socket) as heard,
-        defined(host, {}) as domain,
+        defined(host, {"mode": "auto"}) as domain,
         ended(EventWatch(host.uri, host.hook_socket, (), host.status)),
     ):
         there = other.connect()

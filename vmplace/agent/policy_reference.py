@@ -182,10 +182,11 @@ A domain's XML with a document type, more than {MAX_DEPTH} levels or more than {
 is refused. Its guest is left alone.
 
 The libvirt hook may rewrite `<numatune>` from strict to restrictive when a guest arrives by
-migration or is restored. It does so if the domain's XML holds a policy (1 or 2 above) of mode
-"auto" with the technique "move". It does not rewrite a guest that is in mode "auto" by vmplace.toml
-or by default. Nor does it where the policy has a mistake, or a key that this version does not know.
-`vmplace policy apply --config GUEST` rewrites it for the next start. The nodes stay the same.
+migration or is restored. It does so if the domain's XML holds a policy (1 or 2 above) that says
+mode "auto" itself, with the technique "move". It does not rewrite a guest that is in mode "auto" by
+vmplace.toml or by default. Nor does it where the policy has a mistake, or a key that this version
+does not know. `vmplace policy apply --config GUEST` rewrites it for the next start. The nodes stay
+the same.
 """
 
 

@@ -7,8 +7,9 @@ exit 0
 libvirt's hook: /etc/libvirt/hooks/qemu.d/vmplace GUEST OPERATION SUB EXTRA, at each change of a domain.
 
 At ``migrate`` and ``restore``, the only operations at which libvirt follows what a hook prints, numatune that
-is strict is printed as restrictive, where the domain's own policy surely lets vmplace move memory: a key that
-is not known, or a value that the agent could refuse, says no.  At each operation one datagram goes to the
+is strict is printed as restrictive, where the domain's own policy surely lets vmplace move memory.  It has to
+say mode auto itself: without that vmplace.toml decides, which the hook does not read.  A key that is not
+known, or a value that the agent could refuse, says no.  At each operation one datagram goes to the
 agent, if it listens.  The hook must not call libvirt, and always exits 0: at any other code libvirt ends the
 operation, at ``reconnect`` even the running guest.
 
@@ -145,7 +146,7 @@ class Domain:
         self._path = self._path[:-1]
 
     def may_be_relaxed(self) -> bool:
-        """Tell whether its own policy lets vmplace move memory, and nothing in it is in doubt."""
+        """Tell whether its own policy says that vmplace moves memory, and nothing in it is in doubt."""
         if not (self.has_policy or self.specs) or self._is_doubtful:
             return False
         said = dict(self.specs)
@@ -159,7 +160,7 @@ class Domain:
         except ValueError:
             return False
         is_within = not bound or bool(values.get("allowed_nids", bound) & bound)
-        return is_within and values.get("mode", {"auto"}) == {"auto"} and "move" in values["techniques"]
+        return is_within and values.get("mode") == {"auto"} and "move" in values["techniques"]
 
 
 def _values(words: dict[str, str]) -> dict[str, set[object]]:

@@ -76,6 +76,11 @@ def run(*words: str, xml: bytes | str, sock: Path | str = "/nonexistent", timeou
     return done.stdout
 
 
+def auto_xml(words: dict[str, str], flavour: dict[str, str] | None = None) -> str:
+    """Return what the hook would rewrite, but for these words."""
+    return strict_xml({"mode": "auto"} | words, flavour)
+
+
 def tune(xml: bytes) -> list[dict[str, str]]:
     root = ElementTree.fromstring(xml)  # noqa: S314 - our own
     return [{"mode": "strict", **one.attrib} for one in root.iterfind("./numatune/*")]
@@ -101,11 +106,13 @@ def test_at_other_operations_nothing_is_printed(operation):
 @pytest.mark.parametrize(
     ("words", "flavour", "is_rewritten"),
     [
-        ({}, None, True),
         ({"mode": "auto"}, None, True),
         (None, {"mode": "auto"}, True),
-        ({"techniques": "vcpus, move"}, None, True),
-        ({"techniques": "move interleave replicate gather"}, None, True),
+        ({"techniques": "vcpus, move"}, {"mode": "auto"}, True),
+        ({"mode": "auto", "techniques": "move interleave replicate gather"}, None, True),
+        # vmplace.toml decides these.
+        ({}, None, False),
+        ({"techniques": "move"}, None, False),
         (None, None, False),
         ({"mode": "advise"}, None, False),
         ({"mode": "manual"}, {"mode": "auto"}, False),
@@ -123,8 +130,8 @@ def test_only_a_policy_that_lets_memory_move_lets_the_hook_write(words, flavour,
     # What the agent decides of the same words.
     what = decided(parse_config("", Path("x")), "db1", domain_policy(given), ())
     is_allowed = what.settings.mode.value == "auto" and what.settings.moves and not what.problem
-    said_nothing = words is None and flavour is None
-    assert is_allowed == is_rewritten or said_nothing
+    says_a_mode = "mode" in ((words or {}) | (flavour or {}))
+    assert is_allowed == is_rewritten or not says_a_mode
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -167,7 +174,7 @@ def words_inside(words: str) -> str:
 
 
 REFUSED = [
-    *(strict_xml(words) for words, *_ in WRONG),
+    *(auto_xml(words) for words, *_ in WRONG),
     *(strict_xml({"mode": "auto"}, words) for words, *_ in WRONG),
     *(strict_xml(WHOLE | {"mode": "auto"}, words) for words, *_ in WRONG),
     *(bound(xml) for xml, *_ in NO_POLICY),
@@ -177,23 +184,20 @@ REFUSED = [
     words_inside("<v:mode>auto</v:mode><v:Mode>manual</v:Mode>"),
     words_inside(f"<v:mode>auto{' ' * 4093}</v:mode>"),
     words_inside("".join(f"<v:zz{number}>1</v:zz{number}>" for number in range(300))),
-    strict_xml({}, {"mdoe": "manual"}),
-    strict_xml({"techniques": "move"}, {"techniques": "interleave"}),
-    strict_xml({"allowed_nids": "2"}),
-    strict_xml({"allowed_nids": "0"}, {"preferred_nids": "1"}),
-    strict_xml({"allowed_nids": "0-1023,0-1023,0-1023"}),
-    strict_xml({"allowed_nids": "6"}),
-    strict_xml({"techniques": " ".join(["move"] * 6)}),
-    strict_xml({"replica_mb": str((1 << 30) + 1)}),
-    strict_xml({"replica_mb": "\u0661"}),
-    strict_xml({"schedule": "; ".join(["Mon 01:00-02:00"] * 65)}),
-    *(
-        strict_xml({"schedule": text})
-        for text in ("24:00-01:00", "01:00-01:00", "Foo", "Mon Tue 01:00-02:00")
-    ),
-    *(strict_xml({"schedule": text}) for text in ("1:00-02:00", "Mon, 01:00-02:00", "+1:00-02:00", "")),
-    strict_xml({}).replace("nodeset='0-1'", "nodeset='x'"),
-    strict_xml({}).replace("cellid='0'", "cellid='x'"),
+    auto_xml({}, {"mdoe": "manual"}),
+    auto_xml({"techniques": "move"}, {"techniques": "interleave"}),
+    auto_xml({"allowed_nids": "2"}),
+    auto_xml({"allowed_nids": "0"}, {"preferred_nids": "1"}),
+    auto_xml({"allowed_nids": "0-1023,0-1023,0-1023"}),
+    auto_xml({"allowed_nids": "6"}),
+    auto_xml({"techniques": " ".join(["move"] * 6)}),
+    auto_xml({"replica_mb": str((1 << 30) + 1)}),
+    auto_xml({"replica_mb": "\u0661"}),
+    auto_xml({"schedule": "; ".join(["Mon 01:00-02:00"] * 65)}),
+    *(auto_xml({"schedule": text}) for text in ("24:00-01:00", "01:00-01:00", "Foo", "Mon Tue 01:00-02:00")),
+    *(auto_xml({"schedule": text}) for text in ("1:00-02:00", "Mon, 01:00-02:00", "+1:00-02:00", "")),
+    auto_xml({}).replace("nodeset='0-1'", "nodeset='x'"),
+    auto_xml({}).replace("cellid='0'", "cellid='x'"),
 ]
 """XML of which the agent refuses the policy."""
 
@@ -205,8 +209,8 @@ def test_what_the_agent_refuses_stays_strict(xml: str):
 
 
 DOUBTFUL = [
-    strict_xml({"colour_of_pages": "blue"}),
-    strict_xml({}, {"proximity": "tuned"}),
+    auto_xml({"colour_of_pages": "blue"}),
+    auto_xml({}, {"proximity": "tuned"}),
     strict_xml({}, {"mode": "auto"}).replace(
         "<nova:extraSpec ", '<nova:extraSpec name="vmplace:mode">manual</nova:extraSpec><nova:extraSpec ', 1
     ),
@@ -229,9 +233,9 @@ RIGHT = [
 
 @pytest.mark.parametrize("words", RIGHT)
 def test_a_right_policy_of_any_keys_is_read_as_the_agent_reads_it(words: dict[str, str]):
-    for xml in (strict_xml(words), strict_xml(None, words), strict_xml({}, words)):
-        assert is_relaxed(xml) == is_let(xml)
-    assert is_relaxed(strict_xml(words)) == (words.get("mode", "auto") == "auto")
+    for xml in (auto_xml(words), auto_xml(words, words), strict_xml(words, {"mode": "auto"})):
+        assert is_relaxed(xml) == is_let(xml) == (words.get("mode", "auto") == "auto")
+    assert is_relaxed(strict_xml(words)) == (words.get("mode") == "auto")
 
 
 SOME = st.dictionaries(st.sampled_from([*KEYS, "Mode"]), TEXTS, max_size=4)
@@ -310,7 +314,7 @@ def run_as_libvirt_does(tmp_path: Path, python: str) -> subprocess.CompletedProc
     assert text.count(PYTHON) == 1
     hook.write_text(text.replace(PYTHON, python))
     hook.chmod(0o755)
-    xml = strict_xml({}) + " " * (1 << 20)
+    xml = auto_xml({}) + " " * (1 << 20)
     return subprocess.run(
         [hook, "db1", "migrate", "begin", "-"],
         input=xml.encode()[: libvirt_hook.MOST_BYTES],
@@ -390,7 +394,7 @@ def test_a_libvirt_that_never_ends_its_sentence_is_left_after_a_moment():
 
 @pytest.mark.parametrize("words", [(), ("db1",), ("db1", "migrate"), ("a\udcffb", "migrate", "x", "y", "z")])
 def test_any_arguments_will_do(words):
-    run(*(os.fsencode(word).decode(errors="surrogateescape") for word in words), xml=strict_xml({}))
+    run(*(os.fsencode(word).decode(errors="surrogateescape") for word in words), xml=auto_xml({}))
 
 
 def test_a_broken_stdout_is_no_failure():
@@ -398,7 +402,7 @@ def test_a_broken_stdout_is_no_failure():
     os.close(reading)
     done = subprocess.run(
         [sys.executable, "-IS", HOOK, "db1", "migrate", "begin", "-"],
-        input=strict_xml({}).encode(),
+        input=auto_xml({}).encode(),
         stdout=writing,
         check=False,
         timeout=120,
@@ -414,10 +418,10 @@ HOSTILE = {
     "depth": b"<domain>" + b"<a>" * 100_000,
     "size": b"<domain><metadata>" + b"x" * (4 << 20) + b"</metadata></domain>",
     "a long value": strict_xml({"mode": "x" * 100_000}).encode(),
-    "UTF-16": strict_xml({}).encode("utf-16"),
-    "EBCDIC": b'<?xml version="1.0" encoding="cp037"?>' + strict_xml({}).encode("cp037"),
-    "a false encoding": b'<?xml version="1.0" encoding="utf-16"?>' + strict_xml({}).encode(),
-    "an unknown encoding": b'<?xml version="1.0" encoding="klingon"?>' + strict_xml({}).encode(),
+    "UTF-16": auto_xml({}).encode("utf-16"),
+    "EBCDIC": b'<?xml version="1.0" encoding="cp037"?>' + auto_xml({}).encode("cp037"),
+    "a false encoding": b'<?xml version="1.0" encoding="utf-16"?>' + auto_xml({}).encode(),
+    "an unknown encoding": b'<?xml version="1.0" encoding="klingon"?>' + auto_xml({}).encode(),
     "no UTF-8": strict_xml({"mode": "auto"}).encode().replace(b"auto", b"\xff\xfe"),
     "zeros": b"\0" * 1000,
 }
@@ -481,9 +485,9 @@ def is_rewritten_alone(data: bytes, printed: bytes) -> bool:
 def seeds() -> list[bytes]:
     """Return documents that the hook rewrites, and between them one whose policy forbids that."""
     return [
-        strict_xml({}).encode(),
+        auto_xml({}).encode(),
         strict_xml(WHOLE, {"mode": "auto"}).encode(),
-        b'<?xml version="1.0" encoding="UTF-8"?>' + strict_xml({"techniques": "move"}).encode(),
+        b'<?xml version="1.0" encoding="UTF-8"?>' + auto_xml({"techniques": "move"}).encode(),
     ]
 
 
@@ -509,5 +513,5 @@ def test_ten_thousand_malformed_documents():
         printed += 1
         if not is_rewritten_alone(data, changed):
             continue
-        assert stated is not None and (stated.xml.mode or stated.nova.mode or "auto") == "auto"
+        assert stated is not None and (stated.xml.mode or stated.nova.mode) == "auto"
     assert printed > 100

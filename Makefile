@@ -180,6 +180,11 @@ demo-log: RUNS = 20
 demo-log: venv lab ## RUNS=20 further runs of the demo's first story, in turns on the idle machine and beside a busy loop, added to bench/results/demo_runs.json
 	$(BIN)/python -m bench.demo_runs --runs $(RUNS)
 
+.PHONY: scenario-log
+scenario-log: RUNS = 1
+scenario-log: venv lab ## RUNS=1 further runs of each scenario of the lab (SCENARIOS="a b": of these), every manager, added to bench/results/scenario_runs.json (hours)
+	$(BIN)/python -m bench.scenario_runs $(SCENARIOS) --runs $(RUNS)
+
 .PHONY: demo-status
 demo-status: venv lab ## keep what `vmplace status` and `why` print of the demo's guests, in the emulated host: docs/results.md
 	$(BIN)/python -m bench.bench_status --out build/bench/status.json

@@ -34,7 +34,8 @@ from bench.record import provenance, write_atomically
 
 KEPT = Path(__file__).parent / "results/demo_runs.json"
 OUT = Path("build/demo-runs")
-DEMO = (str(Path(sys.executable).with_name("vmplace-lab")), "demo", "--story", "restart")
+LAB = str(Path(sys.executable).with_name("vmplace-lab"))
+DEMO = (LAB, "demo", "--story", "restart")
 KINDS = ("idle", "busy", "late")
 LATE_S = 20.0
 """By then the demo has looked at the machine (lab/machine_share.py), and measures what guests can do."""
@@ -123,7 +124,7 @@ def run_once(kind: str, out: Path, demo: Sequence[str] = DEMO) -> dict[str, Any]
     folder.mkdir(parents=True)
     command = [*demo, "--out", str(folder)]
     with busy_machine(kind), (folder / "log").open("wb") as log:
-        code = _exit_code(command, log)
+        code = exit_code(command, log)
     entry = {
         "beside": kind,
         "exit_code": code,
@@ -138,8 +139,8 @@ def run_once(kind: str, out: Path, demo: Sequence[str] = DEMO) -> dict[str, Any]
     return entry | (figures_of(json.loads(path.read_text())) if path.exists() else {})
 
 
-def _exit_code(command: Sequence[str], log: IO[bytes]) -> int:
-    """Run the command to its end, but no longer than LONGEST_S: then it and its emulators are killed."""
+def exit_code(command: Sequence[str], log: IO[bytes]) -> int:
+    """Run a command of the lab, but no longer than LONGEST_S: then it and its emulators are killed."""
     demo: subprocess.Popen[bytes] | None = None
     try:
         with _term_waits():

@@ -22,6 +22,7 @@ from bench.policy_page import rendered_whole
 from bench.readme_results import rendered_run
 from bench.record import write_atomically
 from bench.rivals_page import rendered as rendered_rivals
+from bench.scenario_runs_page import rendered as rendered_scenarios
 
 CHECKOUT = Path(__file__).parents[1]
 RESULTS = CHECKOUT / "bench/results"
@@ -69,6 +70,7 @@ OTHERS = {
     "policy": ("All policies on recorded traces", "make bench-policy"),
     "policy_whole": ("The agent on whole traces", "python -m bench.bench_policy --windows 0 --alone"),
     "rivals": ("The demo with all rivals", "make demo-full"),
+    "scenario_runs": ("The lab's scenarios", "make scenario-log"),
 }
 """What writes files of another shape, and how it is run."""
 NOTES = {
@@ -162,6 +164,11 @@ def _demo(name: str, kept: Record) -> Iterator[str]:
 
 def _runs(_name: str, kept: Record) -> Iterator[str]:
     yield from rendered_runs(kept)
+    yield f"Machine: {_machine(kept['record'])}.\n"
+
+
+def _scenarios(_name: str, kept: Record) -> Iterator[str]:
+    yield from rendered_scenarios(kept)
     yield f"Machine: {_machine(kept['record'])}.\n"
 
 
@@ -281,6 +288,7 @@ SECTIONS = {
     "policy": _policies,
     "policy_whole": _whole,
     "rivals": _rivals,
+    "scenario_runs": _scenarios,
     "status": _status,
 }
 

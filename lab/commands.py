@@ -181,7 +181,7 @@ def topologies() -> None:
 @click.option("--meter", is_flag=True, help="load the meter plugin")
 @click.option("--once", is_flag=True, help="end as soon as the host is up")
 def boot(topology: str, cold: bool, meter: bool, once: bool) -> None:
-    """Boot TOPOLOGY and keep it until Ctrl-C."""
+    """Boot TOPOLOGY (default: n4-full) and keep it until Ctrl-C."""
     start = time.monotonic()
     with boot_host(topology, cold=cold, meter=meter) as host:
         click.echo(f"{topology} is up after {time.monotonic() - start:.1f} s; console log {host.console_log}")
@@ -195,7 +195,7 @@ def boot(topology: str, cold: bool, meter: bool, once: bool) -> None:
 @click.option("--cold", is_flag=True, help="boot the kernel instead of restoring the snapshot")
 @click.option("--meter", is_flag=True, help="load the meter plugin")
 def shell(topology: str, cold: bool, meter: bool) -> None:
-    """Boot TOPOLOGY and open a root shell on its console (Ctrl-] ends it)."""
+    """Boot TOPOLOGY (default: n4-full) and open a root shell on its console (Ctrl-] ends it)."""
     with boot_host(topology, cold=cold, meter=meter) as host:
         click.echo("root shell of the emulated host; Ctrl-] ends it")
         attach(host.console_socket)

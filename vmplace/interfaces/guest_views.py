@@ -70,6 +70,19 @@ class WhyView(msgspec.Struct, frozen=True):
     mode: KeyView | None = None
 
 
+class PolicyKey(msgspec.Struct, frozen=True):
+    """One key of a policy: what it wants, and what holds where nobody states it."""
+
+    wanted: str
+    default: str
+
+
+class PolicyKeys(msgspec.Struct, frozen=True):
+    """``policy explain`` without a guest: all keys."""
+
+    keys: dict[str, PolicyKey]
+
+
 class PolicyView(msgspec.Struct, frozen=True):
     """``policy explain GUEST``: what holds.
 

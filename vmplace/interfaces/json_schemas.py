@@ -34,7 +34,6 @@ TYPES = {
     "policy get": views.XmlPolicy,
     "policy set": views.SetPolicy,
     "policy validate": views.CheckedPolicy,
-    "policy explain": views.PolicyView,
     "policy apply": views.RelaxedPolicy,
     "record": Recorded,
     "replay": Replayed,
@@ -55,6 +54,7 @@ class Report(msgspec.Struct):
 def schemas() -> dict[str, Any]:
     """Return the schemas by verb, but for those of the simulator and of sweeps."""
     found = made_of(TYPES | {"doctor": Report})
+    found["policy explain"] = titled("policy explain", _either(views.PolicyView, views.PolicyKeys))
     found["fit"]["$defs"]["Fit"]["properties"]["done"] = WORDS
     return found | {verb: titled(verb, _order(verb)) for verb in ORDERS}
 
@@ -62,6 +62,13 @@ def schemas() -> dict[str, Any]:
 def _order(verb: str) -> dict[str, Any]:
     notes = {"notes": WORDS} if verb == "undo" else {}
     return {"type": "object", "properties": {"done": WORDS} | notes, "required": ["done"]}
+
+
+def _either(*kinds: Any) -> dict[str, Any]:
+    """Return the schema of what is of one of these types."""
+    parts = [_schema(kind) for kind in kinds]
+    known = {name: one for part in parts for name, one in part["$defs"].items()}
+    return {"anyOf": [{"$ref": part["$ref"]} for part in parts], "$defs": known}
 
 
 def made_of(types: Mapping[str, Any]) -> dict[str, Any]:

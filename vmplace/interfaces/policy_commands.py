@@ -219,6 +219,9 @@ def _xml_problems(text: str, name: str) -> tuple[list[VmplaceError], list[str]]:
     try:
         said = parse_domain_policy(text)
         stated = stated_policies(said, name)
+        if not said.is_known:
+            hint = "give what `virsh dumpxml GUEST` prints, or its <metadata> or <vmplace:policy> alone"
+            return [ConfigError("it is neither a domain's XML nor a policy", place=name, hint=hint)], []
     except DomainXmlError as err:
         return [ConfigError(str(err), place=f"{name}:{err.line}", hint=err.hint)], []
     except ConfigError as err:
@@ -272,13 +275,14 @@ def _explained(guest: str, config: Path | None, uri: str) -> Any:
 def _print_keys(as_json: bool) -> None:
     from vmplace.agent.guest_policy import DEFAULTS, KEYS
     from vmplace.agent.policy_text import shown, wanted
+    from vmplace.interfaces.guest_views import PolicyKey, PolicyKeys
 
-    keys = {key: {"wanted": wanted(key), "default": shown(key, getattr(DEFAULTS, key))} for key in KEYS}
+    keys = {key: PolicyKey(wanted(key), shown(key, getattr(DEFAULTS, key))) for key in KEYS}
     if as_json:
-        print_json({"keys": keys})
+        print_json(PolicyKeys(keys))
         return
     for one in keys.values():
-        click.echo(f"{one['wanted']}; default: {one['default']}")
+        click.echo(f"{one.wanted}; default: {one.default}")
 
 
 @policy.command(

@@ -224,7 +224,7 @@ def _iter_events(path: Path, file: BinaryIO, only_guest: str | None, frames: Any
             raise RecordingError(
                 f"{path}: {err} at offset {offset} of {path.stat().st_size}; "
                 f"{batches} batches before it are good",
-                hint="replay what is good with --tolerant, or record again",
+                hint="`vmplace replay --tolerant FILE` replays what is good; or record again",
             ) from err
         batches += isinstance(event, SampleBatch)
         if event is not None:

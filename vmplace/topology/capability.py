@@ -1,5 +1,6 @@
 """One thing that a host can do for vmplace, or cannot, and where that is looked up."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,11 @@ class Capability:
     why: str
     cure: str | None = None
     needed: bool = False
+
+
+def as_root(cure: str) -> str:
+    """Return a cure that asks to be root, too, where this process is not."""
+    return cure if os.geteuid() == 0 else f"{cure}, and run as root"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ BLANKS = " \t\r\n"
 _METADATA = ("domain", "metadata")
 _POLICY = (f"{NAMESPACE} policy",)
 _PARENTS = frozenset({(), _METADATA})
-"""Where a policy stands: alone, or in a domain."""
+"""Where a policy stands: alone, or in a domain, of which there may be ``<metadata>`` alone."""
 _POLICIES = frozenset((*parent, *_POLICY) for parent in _PARENTS)
 _SPEC = f"{NOVA} extraSpec"
 _INSTANCE = (*_METADATA, f"{NOVA} instance")
@@ -122,7 +122,7 @@ class DomainPolicy:
 
     ``annotations``: what an orchestrator says instead of XML (stated_guests.py).  ``placement``: what another
     host's agent handed over, as it is written; no part of the policy.  ``names`` are for people,
-    and the flavour's for vmplace.toml.
+    and the flavour's for vmplace.toml.  ``is_known``: it is what may hold a policy, and no other XML.
     """
 
     words: tuple[Word, ...] = ()
@@ -133,10 +133,11 @@ class DomainPolicy:
     placement: str = field(default="", compare=False)
     annotations: tuple[Word, ...] = ()
     names: CloudNames = CloudNames()
+    is_known: bool = field(default=True, compare=False)
 
 
 def parse_domain_policy(text: str) -> DomainPolicy:
-    """Parse a domain's XML, or a policy element alone; raises DomainXmlError."""
+    """Parse a domain's XML, its metadata, or a policy element alone; raises DomainXmlError."""
     return _Reader().read(text)
 
 
@@ -170,6 +171,7 @@ class _Reader:
         self._words: list[Word] = []
         self._nova: list[Word] = []
         self._has_policy = False
+        self._is_known = False
         self._text: list[str] | None = None
         self._line = 0
         self._key = ""
@@ -198,6 +200,7 @@ class _Reader:
             Numatune(self._bound, self._is_strict),
             placement="".join(self._placement) if self._placement_size <= MAX_PLACEMENT else "",
             names=CloudNames(**self._names),
+            is_known=self._is_known,
         )
 
     def _wrong(self, message: str, hint: str) -> DomainXmlError:
@@ -212,7 +215,9 @@ class _Reader:
         raise self._wrong("it has a document type, which libvirt never writes", "take <!DOCTYPE …> out")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        self._path = (*self._path, name)
+        if not self._path:
+            self._is_known = name in ("domain", "metadata", *_POLICY)
+        self._path = _METADATA if (*self._path, name) == ("metadata",) else (*self._path, name)
         if len(self._path) > MAX_DEPTH:
             raise self._wrong(f"elements are nested deeper than {MAX_DEPTH}", "take out what nests so deeply")
         where = self._path[:-1]

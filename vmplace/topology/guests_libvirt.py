@@ -310,5 +310,7 @@ def find_libvirt() -> None:
     """Raise UnsupportedHostError where the libvirt module is not installed."""
     if importlib.util.find_spec("libvirt") is None:
         raise UnsupportedHostError(
-            "Python has no libvirt module", hint="apt install python3-libvirt, or pip install libvirt-python"
+            "Python has no libvirt module",
+            hint="apt install python3-libvirt; in a virtual environment"
+            " apt install libvirt-dev pkg-config, and pip install libvirt-python",
         )

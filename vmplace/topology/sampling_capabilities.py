@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from vmplace.errors import OutsideError, UnsupportedHostError
-from vmplace.topology.capability import Capability, Roots
+from vmplace.topology.capability import Capability, Roots, as_root
 from vmplace.topology.counter_capabilities import probe_ibs
 from vmplace.topology.damon import (
     ADMIN,
@@ -40,13 +40,13 @@ def probe_access_sampling(roots: Roots) -> Capability:
 
 def probe_idle_pages(roots: Roots) -> Capability:
     """Idle page tracking honours the guest's accessed bits."""
-    cure = "boot a kernel with CONFIG_IDLE_PAGE_TRACKING=y, and run as root"
+    cure = as_root("boot a kernel with CONFIG_IDLE_PAGE_TRACKING=y")
     return _probe_open("idle page tracking", roots.sys / "kernel/mm/page_idle/bitmap", os.O_RDWR, cure)
 
 
 def probe_damon(roots: Roots) -> Capability:
     """DAMON, the other sampler of a stock kernel."""
-    cure = "boot a kernel with CONFIG_DAMON_VADDR=y and CONFIG_DAMON_SYSFS=y, and run as root"
+    cure = as_root("boot a kernel with CONFIG_DAMON_VADDR=y and CONFIG_DAMON_SYSFS=y")
     path = roots.sys / ADMIN / "nr_kdamonds"
     found = _probe_open("DAMON", path, os.O_RDWR, cure)
     if not found.answer:
@@ -96,7 +96,7 @@ def probe_pagemap(roots: Roots) -> Capability:
 
 def probe_kpageflags(roots: Roots) -> Capability:
     """Tells heads of huge folios."""
-    cure = "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y, and run as root"
+    cure = as_root("boot a kernel with CONFIG_PROC_PAGE_MONITOR=y")
     return _probe_open("kpageflags", roots.proc / "kpageflags", os.O_RDONLY, cure)
 
 

@@ -106,6 +106,7 @@ def test_doctor_reads_as_it_was_looked_through(
     here = [capabilities.probe_native, capabilities.probe_move_permission, probe_cycle_counters]
     probes = [probe for probe in capabilities.PROBES if probe not in here]
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     found = [at_home(probe(roots), host, tmp_path) for probe in probes]
     print_capabilities(sorted(found, key=lambda one: not one.needed))
     reported = capsys.readouterr().out

@@ -350,12 +350,21 @@ def test_a_policy_that_forbids_moves_forbids_that_too(connection: Any):
 GOOD = [
     ("d.xml", domain_xml(WHOLE)),
     ("p.xml", policy_xml(WHOLE)),
+    ("m.xml", f"<metadata>{policy_xml(WHOLE)}</metadata>"),
     ("v.toml", '[guests.db1]\nmode = "auto"\n'),
     ("empty.toml", ""),
 ]
 BAD = [
     ("d.xml", domain_xml({"mode": "atuo"}), "d.xml:2: mode: ", '"auto"'),
     ("d.xml", "<domain>\n<metadata>", "d.xml:2: no XML", "xmllint"),
+    ("m.xml", f"<metadata>\n{policy_xml({'mode': 'atuo'})}</metadata>", "m.xml:3: mode: ", '"auto"'),
+    (
+        "m.xml",
+        f"<metadata>\n{policy_xml({}).replace('policy:1', 'policy:2')}</metadata>",
+        "m.xml:2: ",
+        NAMESPACE,
+    ),
+    ("s.xml", f"<domstatus>{domain_xml({})}</domstatus>", "s.xml: it is neither", "virsh dumpxml"),
     ("p.xml", policy_xml({}).replace("\n", "\nmanual\n"), "p.xml:2: ", "<vmplace:mode>manual</vmplace:mode>"),
     ("p.xml", policy_xml({}).replace("policy:1", "policy"), "p.xml:1: ", f'xmlns:vmplace="{NAMESPACE}"'),
     ("v.toml", '[guests.db1]\nmode = "atuo"\n[guests.db2]\nmod = 1\n', "v.toml:2:1", "did you mean 'mode'?"),

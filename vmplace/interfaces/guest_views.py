@@ -74,7 +74,7 @@ class PolicyKey(msgspec.Struct, frozen=True):
     """One key of a policy: what it wants, and what holds where nobody states it."""
 
     wanted: str
-    default: str | None
+    default: str
 
 
 class PolicyKeys(msgspec.Struct, frozen=True):

@@ -277,7 +277,7 @@ def _print_keys(as_json: bool) -> None:
     from vmplace.agent.policy_text import shown, wanted
     from vmplace.interfaces.guest_views import PolicyKey, PolicyKeys
 
-    keys = {key: PolicyKey(wanted(key), shown(key, getattr(DEFAULTS, key))) for key in KEYS}
+    keys = {key: PolicyKey(wanted(key) or key, shown(key, getattr(DEFAULTS, key))) for key in KEYS}
     if as_json:
         print_json(PolicyKeys(keys))
         return

@@ -71,10 +71,7 @@ class LazyGroup(WholeSentences):
         if cmd_name not in COMMANDS:
             added: click.Command | None = extension(GROUP, cmd_name)
             if added is None and cmd_name == "lab":
-                hint = (
-                    "pip install --editable ./lab in a checkout (docs/lab.md);"
-                    " the package vmplace-lab has it as vmplace-lab"
-                )
+                hint = "in a checkout pip install --editable ./lab; the package vmplace-lab has a vmplace-lab"
                 raise VmplaceError("the emulated host is not installed", hint=hint)
             return added
         module, _, attribute = COMMANDS[cmd_name].partition(":")

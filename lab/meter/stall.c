@@ -8,7 +8,7 @@
  * 3. Whoever pays first after an interval has ended takes in its traffic, which renews the latencies.
  *
  * The sleeps are many times longer than the emulation of the same code, so that the speed and the load of
- * the machine outside hardly matter.
+ * the machine outside matter little, but for queues: traffic is counted by real time (docs/meter.md).
  */
 #include <math.h>
 #include <string.h>

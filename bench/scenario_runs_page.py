@@ -16,10 +16,11 @@ def rendered(kept: Run) -> Iterator[str]:
     yield (
         "By `make scenario-log`: each manager begins from the same guests. Times are emulated seconds, of\n"
         "all guests together: median, and spread of the runs. *Ratio*: vmplace's time by the manager's,\n"
-        "run by run; below 1 vmplace is faster. *Off*: the most by which a guest's time was off its\n"
+        "run by run; below 1 it is shorter. *Off*: the most by which a guest's time was off its\n"
         "forecast, which is the simulator's. A dash: the scenario declares no work. Exit codes: 0 all\n"
         "claims hold, 1 one does not, 5 the machine was too busy to judge them (such runs count here,\n"
         "too), 124 the run hung. *Others* is the most that other processes used of the machine in a step.\n"
+        "On a slow machine [queues come out too short](meter.md#emulated-time).\n"
     )
     yield "| scenario | manager | runs | emulated s | spread | ratio | off |\n|---|---|---|---|---|---|---|"
     by_name: dict[str, list[Run]] = defaultdict(list)
@@ -28,6 +29,10 @@ def rendered(kept: Run) -> Iterator[str]:
             by_name[run["scenario"]].append(run)
     for name, runs in sorted(by_name.items()):
         yield from _rows(name, runs)
+    bad = sum(
+        one["bad_pages"] for runs in by_name.values() for run in runs for one in run["managers"].values()
+    )
+    yield f"\nPages of guests found wrong in the full checks of all runs: {bad}."
     yield "\n| scenario | date, commit, kernel | load | others | exit code | took, s |"
     yield "|---|---|---|---|---|---|"
     yield from map(_run_row, kept["runs"])
@@ -37,10 +42,12 @@ def rendered(kept: Run) -> Iterator[str]:
 
 def _rows(name: str, runs: Sequence[Run]) -> Iterator[str]:
     managers = list(dict.fromkeys(manager for run in runs for manager in run["managers"]))
+    if all(one["emulated_s"] is None for run in runs for one in run["managers"].values()):
+        yield f"| {name} | {', '.join(managers)} | {len(runs)} | - | - | - | - |"
+        return
     for manager in managers:
         mine = [run for run in runs if manager in run["managers"]]
-        times = [run["managers"][manager]["emulated_s"] for run in mine]
-        known = [one for one in times if one is not None]
+        known = [time for run in mine if (time := run["managers"][manager]["emulated_s"]) is not None]
         ratios = [one for one in (_ratio(run, manager) for run in mine) if one is not None]
         off = [one for run in mine for one in _off(run["managers"][manager])]
         yield (

@@ -48,7 +48,7 @@ class HostCalls:
         except (OSError, VmplaceError):
             return None
         reserve = max(LEAST_RESERVE_BYTES, int(RESERVE_RATIO * node.memory_bytes))
-        return max(0, node.free_bytes + node.inactive_file_bytes - reserve)
+        return max(0, node.spare_bytes - reserve)
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def free_cores(host: HostTopology, guests: Iterable[GuestView], *, really: bool 
 
 def room_bytes(node: Node) -> int:
     """Return what a new guest finds on a node: unused file cache gives way, as numad counts it, too."""
-    free = node.free_bytes + node.inactive_file_bytes - RESERVE_RATIO * node.memory_bytes
+    free = node.spare_bytes - RESERVE_RATIO * node.memory_bytes
     return max(0, int(free))
 
 

@@ -28,6 +28,11 @@ class Node:
     hugepages: tuple[HugepagePool, ...] = ()
     inactive_file_bytes: int = 0
 
+    @property
+    def spare_bytes(self) -> int:
+        """Return how much whoever asks gets, without that anybody's memory goes to disk."""
+        return self.free_bytes + self.inactive_file_bytes
+
 
 @dataclass(frozen=True)
 class NodeLink:

@@ -96,7 +96,7 @@ def readings(
 
 def _bytes_each(host: HostTopology, readers: Sequence[Reader], nids: tuple[int, ...]) -> int:
     chased = sum(one.chased_mib for one in readers) * MIB
-    free = min(node.free_bytes for node in host.nodes if node.nid in nids) // FREE_SHARE - chased
+    free = min(node.spare_bytes for node in host.nodes if node.nid in nids) // FREE_SHARE - chased
     streams = sum(not one.chased_mib for one in readers)
     each = min(STREAM_BYTES, free // max(streams, 1)) // MIB * MIB
     if each <= 0:
@@ -111,5 +111,5 @@ def chased_mib(host: HostTopology, cache_bytes: int) -> int:
     """
     wanted = 4 * (cache_bytes or 128 * MIB) // MIB
     size = 1 << max(wanted - 1, 1).bit_length()
-    least = min((node.free_bytes for node in host.nodes if node.memory_bytes), default=0)
+    least = min((node.spare_bytes for node in host.nodes if node.memory_bytes), default=0)
     return size if size <= MOST_CHASED_MIB and 2 * size * MIB <= least // FREE_SHARE else 0

@@ -28,7 +28,10 @@ def test_what_was_measured_is_printed_and_shown_again(tmp_path: Path) -> None:
     assert reported["paths"] and reported["worker_sets"] and reported["schema_version"] == 1
     assert json.loads(calibrated(out, "--show", "--json")) == reported
     shown = calibrated(out, "--show")
-    assert "canonical weights" in shown and "ns for a line, idle" in shown
+    assert "canonical weights" in shown
+    # Not where memory is too full to look for it.
+    is_known = all(path.get("latency_ns") is not None for path in reported["paths"])
+    assert ("ns for a line, idle" in shown) == is_known
     assert "no links that farther nodes share" in shown and reported["links"] == []
 
 
@@ -36,7 +39,10 @@ def test_what_follows_for_plans_is_printed_and_that_others_took_cpus(tmp_path: P
     out = tmp_path / "bandwidth.json"
     calibrated(out, "--duration-ms", "20")
     found: Calibration = msgspec.json.decode(out.read_bytes(), type=Calibration)
-    idle = found.paths[0].latency_ns or 0.0
+    # Of a machine whose memory is too full to look for it.
+    idle = found.paths[0].latency_ns or 100.0
+    paths = tuple(msgspec.structs.replace(one, latency_ns=one.latency_ns or idle) for one in found.paths)
+    found = msgspec.structs.replace(found, paths=paths)
     loaded = tuple(
         LoadedLatency(0, streams, round(1e9 * used), idle + 640 * used / (1 - used))
         for streams, used in ((1, 0.5), (2, 0.7), (3, 0.8))

@@ -57,6 +57,19 @@ def test_a_kubeconfig_that_gives_no_way_in_is_wrong_usage_at_once(
     assert done.returncode == 2 and str(config) in done.stderr and reported in done.stderr, done.stderr
 
 
+def test_a_missing_certificate_is_not_called_a_missing_kubeconfig(tmp_path: Path) -> None:
+    pytest.importorskip("lightkube", reason="make test-cloud sets up what is needed")
+    from vmplace.cloud.kubernetes.watch import ApiClient, CredentialsError
+
+    config = kubeconfig(tmp_path, "https://127.0.0.1:1")
+    there = config.read_text()
+    assert "{server: " in there
+    config.write_text(there.replace("{server: ", "{certificate-authority: /absent/ca.crt, server: "))
+    with pytest.raises(CredentialsError) as caught:
+        ApiClient(config)
+    assert str(caught.value).startswith(f"a certificate or key that {config} names cannot be read: No such")
+
+
 def test_credentials_are_read_by_one_thread_at_a_time(tmp_path: Path) -> None:
     pytest.importorskip("lightkube", reason="make test-cloud sets up what is needed")
     config = kubeconfig(tmp_path, "http://127.0.0.1:1")

@@ -133,7 +133,7 @@ def _wrong_rules(
     inside = sections_inside(table, pattern, section, tell)
     if not inside:
         return ()
-    wrong = {pattern: joined(list(inside.values())), **inside}
+    wrong = {pattern: joined(list(islice(inside.values(), MOST_MISTAKES))), **inside}
     return tuple(GuestRule(name, GuestSettings(Mode.MANUAL), err, table=table) for name, err in wrong.items())
 
 

@@ -16,9 +16,12 @@ from vmplace.agent.guest_policy import GONE_KEYS, KEYS, ContradictionError, Gues
 from vmplace.agent.key_text import description, toml_words
 from vmplace.agent.toml_places import Path as KeyPath
 from vmplace.errors import ConfigError, ConfigMistakesError
+from vmplace.outside import printable
 
 MOST_MISTAKES = 20
 """Reported at once."""
+MOST_LABELS = 32
+"""Names in each other, of a guest whose name has dots: what is nested deeper is nobody's name."""
 OF_GUESTS = "it is a key of guests: put it under [defaults], or under [guests.NAME]"
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -76,7 +79,7 @@ class Teller:
         while names and isinstance(field := _field_type(struct, names[0]), type):
             struct = field
             del names[0]
-        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
+        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL)
         if unknown and unknown[1] in GONE_KEYS:
             place = (*under, *inner, unknown[1])
             return self.error(place, f"{unknown[1]} is gone: {GONE_KEYS[unknown[1]]}", "remove the line")
@@ -166,7 +169,7 @@ def _iter_stray_keys(tree: dict[str, Any], tell: Teller) -> Iterator[ConfigError
         for name, section in _sections(tree, table):
             if not isinstance(section, dict):
                 hint = f'put keys under [defaults], or under [{table}."NAME"]'
-                yield tell.error((table, name), f"{table}.{name} is no section", hint)
+                yield tell.error((table, name), f"{table}.{printable(name)} is no section", hint)
 
 
 def sections_inside(table: str, pattern: str, section: object, tell: Teller) -> Mapping[str, ConfigError]:
@@ -175,12 +178,13 @@ def sections_inside(table: str, pattern: str, section: object, tell: Teller) -> 
     left: list[tuple[KeyPath, object]] = [((pattern,), section)]
     while left:
         names, one = left.pop()
-        for key, value in one.items() if isinstance(one, dict) else ():
+        for key, value in one.items() if isinstance(one, dict) and len(names) < MOST_LABELS else ():
             if isinstance(value, dict):
                 inner = (*names, key)
                 name = ".".join(map(str, inner))
-                hint = f'if the name has a dot, write [{table}."{name}"]'
-                found[name] = tell.error((table, *inner), f"{table}.{name} is a section in another", hint)
+                shown = printable(name)
+                hint = f'if the name has a dot, write [{table}."{shown}"]'
+                found[name] = tell.error((table, *inner), f"{table}.{shown} is a section in another", hint)
                 left.append((inner, value))
     return found
 

@@ -151,6 +151,9 @@ def _undo_without_agent(guest: str | None, config: Path | None, *, as_json: bool
             result = undo_without_agent(settings, guest, lambda: wakeup.stopping, progress)
         except UnknownGuestError as err:
             refuse_absent(settings, wrong)
+            if wrong is not None:
+                message = f"{err} in the journal {settings.journal_path}, and the settings may name another"
+                raise VmplaceError(message, hint=f"correct them first: {wrong}") from err
             raise NothingError(f"{err} in the journal, and no agent runs", hint=err.hint) from err
     refuse_absent(settings, wrong)
     _print_lines(undo_lines(result), as_json=as_json, notes=notes_on_settings(settings, wrong))

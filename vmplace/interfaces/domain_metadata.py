@@ -153,8 +153,9 @@ def _changed(
     """
     wanted = {key: text for key, text in {**present, **changes}.items() if key not in unset}
     if (wrong := _mistake(wanted, named)) is not None:
-        if _mistake(present, named) is not None:
-            raise wrong
+        kept = {key: text for key, text in wanted.items() if key not in changes}
+        if (before := _mistake(kept, named or "the policy in its XML")) is not None:
+            raise before
         raise WrongUsageError(str(wrong), hint=wrong.hint) from wrong
     return wanted
 

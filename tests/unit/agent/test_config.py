@@ -125,6 +125,24 @@ def test_a_name_with_dots_that_has_no_quotes_keeps_no_other_guest_from_its_secti
     assert error and error.hint == 'if the name has a dot, write [guests."web.example.org"]'
 
 
+def test_sections_far_inside_of_each_other_make_short_messages() -> None:
+    deep = parse_config(f"[guests.db]\n{'a.' * 3000}a = 1\n", FILE)
+    wide = parse_config("[guests.db]\n" + "".join(f"[guests.db.a{n}]\n" for n in range(200)), FILE)
+    for loaded in (deep, wide):
+        assert max(len(str(rule.error)) for rule in loaded.rules) < 10_000
+    assert wide.rule("db.a199").settings.mode is Mode.MANUAL
+
+
+def test_a_message_holds_no_character_that_a_terminal_obeys() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config('[guests]\n"\\u001b[31m" = 1\n', FILE)
+    section = parse_config('[guests.db."\\u001b[31mx\\ny"]\n', FILE).rule("db").error
+    unknown = parse_config('[guests.db]\n"a\\nb" = 1\n', FILE).rule("db").error
+    for error in (caught.value, section, unknown):
+        assert error and f"{error}{error.hint}".isprintable()
+    assert str(unknown).endswith("unknown key 'a\\nb'")
+
+
 def test_a_wrong_guest_section_disables_its_guests_only() -> None:
     loaded = parse_config('[guests."db*"]\nmode = "atuo"\n[guests.web]\nmode = "advise"\n', FILE)
     assert loaded.rule("db1").settings.mode is Mode.MANUAL

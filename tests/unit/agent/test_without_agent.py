@@ -36,6 +36,7 @@ from vmplace.errors import ConfigError, JournalError, VmplaceError
 from vmplace.held import HeldError
 from vmplace.interfaces.act_commands import undo
 from vmplace.interfaces.error_lines import error_line
+from vmplace.interfaces.options import NothingError
 
 BASE, NPAGES = 1 << 32, BLOCK_PAGES + 512
 
@@ -240,6 +241,8 @@ def test_a_program_that_undoes_reads_of_a_mistake_in_the_settings_in_the_answer_
     assert isinstance(failed.exception, VmplaceError) and failed.stderr == ""
     with Journal(config.journal_path):
         pass
+    failed = CliRunner().invoke(undo, ["nosuch", *asked])
+    assert not isinstance(failed.exception, NothingError) and "may name another" in str(failed.exception)
     for words in ([], ["--settings"]):
         done = CliRunner().invoke(undo, [*words, *asked])
         reported = json.loads(done.stdout)

@@ -141,8 +141,12 @@ def test_a_mistake_that_was_there_before_is_none_of_the_command_line(connection:
     text = "<policy><mode>atuo</mode></policy>"
     connection.lookupByName("test").setMetadata(2, text, "vmplace", NAMESPACE, 0)
     wrong = run("set", "test", "priority=protected")
-    assert isinstance(wrong.exception, ConfigError) and "atuo" in output_of(wrong)
-    assert error_line(wrong.exception).exit_code == 1
+    assert output_of(wrong).startswith("the running XML: mode: invalid enum value 'atuo'")
+    assert isinstance(wrong.exception, ConfigError) and error_line(wrong.exception).exit_code == 1
+    # What it says itself is its own mistake, also where it mends the other one.
+    wrong = run("set", "test", "mode=auto", "priority=high")
+    assert output_of(wrong).startswith("the running XML: priority: ")
+    assert error_line(wrong.exception).exit_code == 2
 
 
 def test_a_key_that_only_the_xml_knows_can_be_unset(connection: Any):

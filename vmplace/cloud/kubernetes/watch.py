@@ -77,9 +77,15 @@ class ApiClient:
             return CredentialsError(f"cannot connect to the API server: {_without_lines(err)}", hint=hint)
         if isinstance(err, OSError):
             reported = f"cannot be read: {err.strerror or err}"
-            return CredentialsError(f"{self.kubeconfig} {reported}", hint=cure_of_reading(err))
+            return CredentialsError(f"{self._file_of(err)} {reported}", hint=cure_of_reading(err))
         hint = f"name one with which `kubectl --kubeconfig {self.kubeconfig}` works"
         return CredentialsError(f"{self.kubeconfig} is no kubeconfig ({_without_lines(err)})", hint=hint)
+
+    def _file_of(self, err: OSError) -> str:
+        """Return which file an error is about: httpx opens those of certificates, and names none."""
+        if err.filename is None:
+            return f"a certificate or key that {self.kubeconfig} names"
+        return str(err.filename)
 
     def close(self) -> None:
         """Let go of connections."""

@@ -56,7 +56,7 @@ def rendered(kept: Run) -> Iterator[str]:
         "processes used of the machine in a step, *speed* the share of their touches that guests made.\n"
         "*Retakes* are windows that were taken again, *load* is that of the minute before. By *rules* 1\n"
         "(until commit 4518daf) kernel balancing got about half of vmplace's time, and emulated s are of\n"
-        "one window.\n"
+        "one window. By rules 1 and 2 queues came out too short on a slow machine.\n"
     )
     for kind, what in KINDS.items():
         codes = Counter(run["exit_code"] for run in runs if run["beside"] == kind)

@@ -25,6 +25,7 @@ static void enter_guest(struct vmp_cpu *cpu, uint64_t vmcb, uint32_t guest)
 	vmp_cpu_publish(cpu);
 	cpu->row->vmcb = vmcb;
 	cpu->row->guest = guest;
+	vmp_stall_enter(cpu, guest != VMP_GUEST_HOST);
 }
 
 static void on_vmrun(unsigned int index, void *data)

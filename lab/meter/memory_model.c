@@ -48,21 +48,11 @@ void vmp_model_latencies(const struct vmp_memory_model *model, vmp_node_pairs ra
 	}
 }
 
-void vmp_load_update(struct vmp_load *load, const struct vmp_memory_model *model, vmp_node_pairs accesses,
-		     double interval_ns)
+void vmp_rates_update(double rates[VMP_MODEL_NODES], const double accesses[VMP_MODEL_NODES], double interval_ns)
 {
 	/* An interval that lasts long says enough by itself. */
 	double gain = interval_ns / (interval_ns + VMP_MODEL_SMOOTHING_NS);
-	vmp_node_pairs latencies;
 
-	for (uint32_t k = 0; k < model->node_count; k++) {
-		for (uint32_t j = 0; j < model->node_count; j++)
-			load->rates[k][j] += gain * (accesses[k][j] / interval_ns - load->rates[k][j]);
-	}
-	vmp_model_latencies(model, load->rates, latencies);
-	/* Other threads read these without a lock: each is whole, if not of one instant. */
-	for (uint32_t k = 0; k < model->node_count; k++) {
-		for (uint32_t j = 0; j < model->node_count; j++)
-			__atomic_store(&load->latencies[k][j], &latencies[k][j], __ATOMIC_RELAXED);
-	}
+	for (uint32_t j = 0; j < VMP_MODEL_NODES; j++)
+		rates[j] += gain * (accesses[j] / interval_ns - rates[j]);
 }

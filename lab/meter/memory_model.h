@@ -62,14 +62,7 @@ int vmp_model_node(const struct vmp_memory_model *model, int32_t nid);
 /* Latencies at these rates, by [node of the CPU][node of the memory]. */
 void vmp_model_latencies(const struct vmp_memory_model *model, vmp_node_pairs rates, vmp_node_pairs ret);
 
-/* What the last intervals were like. */
-struct vmp_load {
-	vmp_node_pairs rates;
-	vmp_node_pairs latencies;
-};
-
-/* Take in @accesses, made in an interval of @interval_ns: smooth the rates and renew the latencies. */
-void vmp_load_update(struct vmp_load *load, const struct vmp_memory_model *model, vmp_node_pairs accesses,
-		     double interval_ns);
+/* Take in what a CPU accessed on each node in @interval_ns of its time: smooth its @rates. */
+void vmp_rates_update(double rates[VMP_MODEL_NODES], const double accesses[VMP_MODEL_NODES], double interval_ns);
 
 #endif /* VMP_MEMORY_MODEL_H */

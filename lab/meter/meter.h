@@ -21,6 +21,9 @@ struct vmp_stall {
 	uint32_t node;		/* the CPU's, in the memory model */
 	double debt_ns;		/* real time it has yet to sleep; negative: it slept too long */
 	double unpublished_ns;	/* emulated time */
+	double charged_ns;	/* emulated time; only grows */
+	double outside_ns;	/* real time outside of guests, without what began then: */
+	double outside_since_ns;	/* 0 = it is in a guest */
 	uint64_t accesses[VMP_MODEL_NODES];	/* to each node of the model; only grows */
 };
 
@@ -80,6 +83,8 @@ void vmp_identity_instrument(struct qemu_plugin_insn *insn);
 
 /* stall.c: emulated time. */
 void vmp_stall_init(struct vmp_cpu *cpu, int32_t nid);
+/* From now on @cpu is in a guest, or outside of all. */
+void vmp_stall_enter(struct vmp_cpu *cpu, bool guest);
 /* Begin with idle memory. */
 void vmp_stall_restart(void);
 /* Count an access of memory on @nid; @cpu pays for it if it @waits. */

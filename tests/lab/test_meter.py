@@ -4,14 +4,14 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lab import cache
+from lab import cache, emulated_time
 from lab.counters_meter import GUEST_HOST, GUEST_UNKNOWN, MeterCounters, MeterReading
-from lab.emulated_time import emulated_memory
 from lab.machine import LabHost, boot_host
 from lab.page_counts import PAGES, read_page_counts
 from vmplace.model.described_memory import MLP
@@ -24,6 +24,8 @@ HERE = Path(__file__).parent
 MIB = 64
 LINES = MIB * 2**20 // 64
 DILATION = 200.0
+CPUS_OF_A_NODE = 4
+"""Of n4-crowd."""
 INSIDE = """
 import json
 from lab.counters_meter import MeterCounters
@@ -33,13 +35,24 @@ print(json.dumps([reading.nids, reading.cpu_nids, int(reading.reads.sum()), int(
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     probe = tmp_path_factory.mktemp("probe") / "meter_probe"
     flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", f"-I{HERE.parents[1] / 'lab/meter'}"]
     subprocess.run(["gcc", *flags, "-o", probe, HERE / "meter_probe.c"], check=True, timeout=60)
-    files, slow = {"/usr/local/bin/meter_probe": probe}, {"dilation": repr(DILATION)} | PAGES
-    with boot_host("n4-full", meter=True, plugin_args=slow, files=files) as booted:
+    return probe
+
+
+@contextmanager
+def booted_with(probe: Path, dilation: float, topology: str = "n4-full") -> Iterator[LabHost]:
+    files, slow = {"/usr/local/bin/meter_probe": probe}, {"dilation": repr(dilation)} | PAGES
+    with boot_host(topology, meter=True, plugin_args=slow, files=files) as booted:
         booted.run("chmod +x /usr/local/bin/meter_probe")
+        yield booted
+
+
+@pytest.fixture(scope="module")
+def host(probe: Path) -> Iterator[LabHost]:
+    with booted_with(probe, DILATION) as booted:
         yield booted
 
 
@@ -126,7 +139,7 @@ def timed(host: LabHost, cpu_nid: int, mem_nid: int) -> tuple[float, MeterReadin
 @pytest.mark.slow
 def test_a_nested_guest_pays_the_modelled_latency(host: LabHost) -> None:
     """One vCPU asks little of the memory: its accesses take the unloaded latency and hardly more."""
-    latency = emulated_memory(host.topology).latency / MLP
+    latency = emulated_time.emulated_memory(host.topology).latency / MLP
     (local_s, local), (remote_s, remote) = timed(host, 1, 1), timed(host, 1, 2)
     assert local.stall_ns[7].sum() == pytest.approx(LINES * latency[1, 1], rel=0.05)
     assert remote.stall_ns[7].sum() == pytest.approx(LINES * latency[1, 2], rel=0.05)
@@ -135,9 +148,19 @@ def test_a_nested_guest_pays_the_modelled_latency(host: LabHost) -> None:
 
 
 @pytest.mark.slow
-def test_guests_that_share_a_controller_wait_for_each_other(host: LabHost) -> None:
-    """Eight CPUs read node 0 at once: where they settle, the solver says."""
-    readers = [host.spawn(["meter_probe", "serve", str(cpu), "0", "32", str(cpu + 1)]) for cpu in range(8)]
+def test_guests_that_share_a_controller_wait_for_each_other(probe: Path) -> None:
+    """Sixteen CPUs ask more of node 0 than it has: where they settle, the solver says."""
+    with booted_with(probe, emulated_time.DILATION, "n4-crowd") as host:
+        waited, system = waits_of_all(host), emulated_time.emulated_memory(host.topology)
+    want = contended_latency(system, CPUS_OF_A_NODE)
+    assert want[0] > 5 * system.latency[0, 0]
+    assert waited == pytest.approx(np.repeat(want, CPUS_OF_A_NODE), rel=0.1)
+
+
+def waits_of_all(host: LabHost) -> Matrix:
+    """Return the mean latency (ns) of each CPU while all read node 0."""
+    cpus = range(4 * CPUS_OF_A_NODE)
+    readers = [host.spawn(["meter_probe", "serve", str(cpu), "0", "32", str(cpu + 1)]) for cpu in cpus]
     time.sleep(15)
     with MeterCounters(host.shared_memory) as counters:
         host.run("vmp-meter time; sleep 3")
@@ -148,17 +171,16 @@ def test_guests_that_share_a_controller_wait_for_each_other(host: LabHost) -> No
     for reader in readers:
         reader.kill()
     assert growth.timed
-    guests = range(1, 9)
-    waited = np.array([growth.stall_ns[g].sum() / growth.reads[g].sum() for g in guests]) * MLP
-    want = contended_latency(emulated_memory(host.topology))
-    assert waited == pytest.approx(np.repeat(want, 2), rel=0.1)
+    waited: Matrix = growth.stall_ns.sum(axis=1) / np.maximum(growth.reads.sum(axis=(1, 2)), 1) * MLP
+    return waited[[cpu + 1 for cpu in cpus]]
 
 
-def contended_latency(system: MemorySystem) -> Matrix:
-    """Return the latency from each node when two CPUs of every node do nothing but read node 0."""
+def contended_latency(system: MemorySystem, cpus_of_a_node: int) -> Matrix:
+    """Return the latency from each node when so many CPUs of every node do nothing but read node 0."""
     shares = np.zeros((4, 4, 4))
     shares[np.arange(4), np.arange(4), 0] = 1
-    return solved(system, Demand(shares, np.full(4, 2.0), np.full(4, 1.0), np.full(4, MLP))).latencies
+    cpus = np.full(4, float(cpus_of_a_node))
+    return solved(system, Demand(shares, cpus, np.full(4, 1.0), np.full(4, MLP))).latencies
 
 
 @pytest.fixture

@@ -40,10 +40,6 @@ class Model(ctypes.Structure):
     )
 
 
-class Load(ctypes.Structure):
-    _fields_ = (("rates", Pairs), ("latencies", Pairs))
-
-
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     out = tmp_path_factory.mktemp("model") / "model.so"
@@ -52,7 +48,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     subprocess.run(["gcc", *flags, "-o", out, *sources], check=True, timeout=60)
     loaded = ctypes.CDLL(str(out))
     loaded.vmp_model_parse.restype = loaded.vmp_model_is_whole.restype = ctypes.c_bool
-    loaded.vmp_load_update.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, c_double]
+    loaded.vmp_rates_update.argtypes = [ctypes.c_void_p, ctypes.c_void_p, c_double]
     return loaded
 
 
@@ -129,17 +125,16 @@ def test_stalled_cpus_settle_where_the_solver_says(
             for field in ("shares", "parallelism", "think", "mlp")
         )
     )
-    model, load, interval_ns = (
-        parsed(library, time_options(system)),
-        Load(latencies=pairs(system.latency)),
-        1e5,
-    )
+    model, interval_ns = parsed(library, time_options(system)), 1e5
+    # One CPU stands for all of its node: rates of CPUs add up.
+    kept, latencies = [(c_double * NODES)() for _ in range(4)], pairs(system.latency)
     for _ in range(2000):
-        latency = matrix(load.latencies, 4) @ to
-        rates = vcpus / (think + latency / mlp)
-        library.vmp_load_update(
-            byref(load), byref(model), pairs(rates[:, None] * to * interval_ns), interval_ns
-        )
+        rates = vcpus / (think + matrix(latencies, 4) @ to / mlp)
+        for cpu, rate in zip(kept, rates, strict=True):
+            made = np.zeros(NODES)
+            made[:4] = rate * to * interval_ns
+            library.vmp_rates_update(cpu, (c_double * NODES)(*made), interval_ns)
+        library.vmp_model_latencies(byref(model), pairs(np.array([cpu[:4] for cpu in kept])), latencies)
     assert rates == pytest.approx(solved(system, together).rates, rel=0.01)
 
 

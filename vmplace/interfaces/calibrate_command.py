@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from vmplace.errors import VmplaceError
-from vmplace.interfaces.options import examples, json_option, print_json
+from vmplace.interfaces.options import NothingError, examples, json_option, print_json
 from vmplace.interfaces.output_file import opened_output, with_folder
 from vmplace.model.host_memory import host_memory
 from vmplace.topology.calibration import (
@@ -34,6 +33,10 @@ if TYPE_CHECKING:
 EXAMPLES = "vmplace calibrate\nvmplace calibrate --show --json | jq '.worker_sets[].canonical_weights'"
 UNMEASURED = "measure first, while no guest needs the CPUs: vmplace calibrate"
 GIGABYTE = 1e9
+NO_LATENCIES = (
+    "latencies were not measured: that needs free memory on each node, several times the size of its caches; "
+    "plans take those of firmware's distances"
+)
 DISTURBED = (
     "warning: others took up to {:.0%} of the CPUs, so plans use bandwidths and latencies alone; measure "
     "again while the host idles"
@@ -87,7 +90,7 @@ def _agents_file() -> Path:
 def _kept(host: HostTopology, path: Path) -> Calibration:
     calibration = read_calibration(read_machine_identity(host), path)
     if calibration is None:
-        raise VmplaceError(f"nothing was measured yet: there is no {path}", hint=UNMEASURED)
+        raise NothingError(f"nothing was measured yet: there is no {path}", hint=UNMEASURED)
     return calibration
 
 
@@ -133,6 +136,8 @@ def _print(host: HostTopology, calibration: Calibration, path: Path) -> None:
         for cpu_nid in cpu_nids:
             latencies.add_row(f"node {cpu_nid}", *_latency_cells(calibration.paths, cpu_nid, nids))
         console.print(latencies)
+    else:
+        console.print(NO_LATENCIES, highlight=False)
     weights = _table("canonical weights, all workers at once", "workers", nids)
     for one in calibration.worker_sets:
         cells = [f"{one.canonical_weights.get(nid, 0.0):.3f}" for nid in nids]

@@ -12,6 +12,7 @@ from tests.unit.interfaces.test_json_schemas import errors
 from vmplace.errors import VmplaceError
 from vmplace.interfaces import calibrate_command
 from vmplace.interfaces.cli import cli
+from vmplace.interfaces.options import NothingError
 from vmplace.topology.calibration import Calibration, LoadedLatency, encoded, read_calibrated_host
 
 
@@ -31,8 +32,22 @@ def test_what_was_measured_is_printed_and_shown_again(tmp_path: Path) -> None:
     assert "canonical weights" in shown
     # Not where memory is too full to look for it.
     is_known = all(path.get("latency_ns") is not None for path in reported["paths"])
-    assert ("ns for a line, idle" in shown) == is_known
+    assert ("ns for a line, idle" in shown) == is_known != ("latencies were not measured" in shown)
     assert "no links that farther nodes share" in shown and reported["links"] == []
+
+
+def test_where_nothing_was_measured_there_is_nothing_to_show(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["calibrate", "--show", "--out", str(tmp_path / "absent.json")])
+    assert isinstance(done.exception, NothingError) and "measure first" in str(done.exception.hint)
+
+
+def test_without_latencies_it_is_said_why(tmp_path: Path) -> None:
+    calibrated(out := tmp_path / "bandwidth.json", "--duration-ms", "20")
+    found: Calibration = msgspec.json.decode(out.read_bytes(), type=Calibration)
+    paths = tuple(msgspec.structs.replace(one, latency_ns=None) for one in found.paths)
+    out.write_bytes(encoded(msgspec.structs.replace(found, paths=paths, loaded=())))
+    shown = " ".join(calibrated(out, "--show").split())
+    assert "latencies were not measured: that needs free memory on each node" in shown
 
 
 def test_what_follows_for_plans_is_printed_and_that_others_took_cpus(tmp_path: Path) -> None:

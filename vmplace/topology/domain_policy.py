@@ -290,7 +290,10 @@ class _Reader:
             # It comes as a whole, when the parser is past its end.
             line = self._parser.CurrentLineNumber - loose.count("\n")
             hint = "put each value into the element of its key: <vmplace:mode>manual</vmplace:mode>"
-            message = f"<vmplace:policy> has loose text {printable(loose.strip())!r}"
+            meant = loose.strip(BLANKS)
+            # What cannot be seen, such as a no-break space, by its number.
+            shown = repr(meant) if meant.isprintable() else ascii(meant)
+            message = f"<vmplace:policy> has loose text {printable(shown)}"
             raise DomainXmlError(message, line, hint, self._namespace())
 
     def _end(self, name: str) -> None:

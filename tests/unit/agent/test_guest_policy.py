@@ -154,7 +154,7 @@ NO_POLICY = [
     (f'<policy xmlns="{NAMESPACE}">\n\n  mode=manual\n\n</policy>', 3, "loose text 'mode=manual'"),
     (f'<policy xmlns="{NAMESPACE}">\n<mode>auto</mode>\nmanual</policy>', 3, "loose text 'manual'"),
     (f'<policy xmlns="{NAMESPACE}"><![CDATA[manual]]></policy>', 1, "loose text 'manual'"),
-    (f'<policy xmlns="{NAMESPACE}">&#160;</policy>', 1, "loose text"),
+    (f'<policy xmlns="{NAMESPACE}">&#160;</policy>', 1, "loose text '\\xa0'"),
     (f'<policy xmlns="{NAMESPACE}">{"m" * 9000}\n</policy>', 1, "loose text 'mm"),
 ]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from vmplace import apart, held
 from vmplace.errors import UnsupportedHostError, VmplaceError
 from vmplace.held import HeldError
-from vmplace.outside import SMALL_BYTES, read_text
+from vmplace.outside import SMALL_BYTES, read_text, read_whole
 from vmplace.sampling.damon_settings import Range, most_regions, settings_of
 from vmplace.topology.damon import (
     ADMIN,
@@ -37,10 +37,10 @@ from vmplace.topology.damon import (
     begun_at,
     foreign_use,
     is_marked,
-    known_operations,
     lacking,
     read_mark,
     read_patiently,
+    seen_operations,
 )
 from vmplace.topology.procfs import PROC
 
@@ -203,7 +203,8 @@ class DamonAdmin:
             LOG.warning("%d kdamonds of a killed agent wait for their processes", len(self._begun))
             return
         if (use := foreign_use(self._sysfs, self._mark, self._proc)) is not None:
-            if why := lacking(known_operations(self._sysfs)):
+            # Only what others' kdamonds show: to prepare one for that is not for who may not use DAMON.
+            if why := lacking(seen_operations(self._root, read_whole(self._root / "nr_kdamonds"))):
                 raise UnsupportedHostError(why, hint=OPERATIONS_CURE)
             raise UnsupportedHostError(f"DAMON is in use {use.why}", hint=use.cure)
         self._probe_operations()

@@ -14,7 +14,7 @@ TRACE_POINT = "kernel/tracing/events/damon/damon_aggregated/format"
 OPERATIONS = "fvaddr"
 """How processes are watched: fixed ranges of their virtual addresses."""
 OPERATIONS_CURE = "boot a kernel with CONFIG_DAMON_VADDR=y"
-OPERATIONS_UNKNOWN = "this helps only if the kernel has CONFIG_DAMON_VADDR=y"
+OPERATIONS_UNKNOWN = " (this helps only if the kernel has CONFIG_DAMON_VADDR=y)"
 TRACE_POINT_CURE = "mount -t tracefs tracefs /sys/kernel/tracing, as root"
 BUSY_S, BUSY_STEP_S = 1.0, 0.002
 """How long to try again: each kdamond takes DAMON's lock for a moment in each sample, and whoever meets it
@@ -95,8 +95,8 @@ def foreign_use(sysfs: Path, mark: Path, proc: Path = PROC) -> DamonUse | None:
         return None
     states = [printable(read_patiently(root / f"{slot}/state")) for slot in range(count)]
     end = f"echo 0 > {root}/nr_kdamonds"
-    if _seen_operations(root, count) is None:
-        end += f"; {OPERATIONS_UNKNOWN}"
+    if seen_operations(root, count) is None:
+        end += OPERATIONS_UNKNOWN
     running = [slot for slot, state in enumerate(states) if state == "on"]
     if not running:
         return DamonUse(f"by somebody else ({states[0]})", f"stop its owner, then: {end}")
@@ -113,7 +113,7 @@ def known_operations(sysfs: Path) -> tuple[str, ...] | None:
     """
     count, root = sysfs / ADMIN / "nr_kdamonds", sysfs / ADMIN / "0/contexts"
     if there := read_whole(count):
-        return _seen_operations(sysfs / ADMIN, there)
+        return seen_operations(sysfs / ADMIN, there)
     count.write_text("1")
     try:
         (root / "nr_contexts").write_text("1")
@@ -124,7 +124,7 @@ def known_operations(sysfs: Path) -> tuple[str, ...] | None:
             count.write_text("0")
 
 
-def _seen_operations(root: Path, count: int) -> tuple[str, ...] | None:
+def seen_operations(root: Path, count: int) -> tuple[str, ...] | None:
     """Return what the first context of these kdamonds says of them all; None where none has one."""
     for slot in range(count):
         try:

@@ -29,7 +29,7 @@ from vmplace.model.metrics import Matrix
 from vmplace.model.pages import HISTORY_WINDOWS, GuestPages, RangePages
 from vmplace.model.remembered import Memory, memories_of
 from vmplace.model.sampled_entries import SampleUnits, believed, sample_units, shared_as_sampled
-from vmplace.model.sampled_heat import newest_rate, sampled_heat, written_by_samples
+from vmplace.model.sampled_heat import newest_rates, sampled_heat, written_by_samples
 from vmplace.model.touched_blocks import touched_pages
 from vmplace.model.touched_pages import HUGE_PAGES, TouchedPages
 from vmplace.model.use_fused import block_heat, fused_written
@@ -83,10 +83,11 @@ def entries_of(guest: GuestPages, window_s: float, most: int | None = None) -> E
     """
     lengths_s = guest.lengths_s or (window_s,) * HISTORY_WINDOWS
     memories = memories_of(guest.ranges)
-    rate_now = newest_rate(guest, lengths_s, max((one.windows for one in memories.values()), default=0))
+    memory = max((one.windows for one in memories.values()), default=0)
+    rated = zip(guest.ranges, newest_rates(guest, lengths_s, memory), strict=True)
     found: dict[int, Entries] = {}
     # The small ranges first: what they leave is the others'.
-    for rest, one in enumerate(sorted(guest.ranges, key=lambda one: one.ram.npages)):
+    for rest, (one, rate_now) in enumerate(sorted(rated, key=lambda rated: rated[0].ram.npages)):
         share = None if most is None else max(most, 0) // (len(guest.ranges) - rest)
         part = _of_range(one, lengths_s, share, memories.get(one.ram.hva, Memory()), rate_now)
         if part is not None:

@@ -17,11 +17,20 @@ TELLING = 20
 """Of so many entries that were sampled, one write is to be expected where pages are written now and then."""
 
 
-def newest_rate(guest: GuestPages, lengths_s: tuple[float, ...], windows: int) -> float:
-    """Return how many samples a second the newest windows have, as a share of those of so many windows."""
-    windows = min(windows, max((len(one.counted) for one in guest.ranges), default=0))
+def newest_rates(guest: GuestPages, lengths_s: tuple[float, ...], memory: int) -> list[float]:
+    """Return of each range how many samples a second the newest windows have of those of the windows before.
+
+    A range has ``memory`` windows, or as many as it was sampled in; what has been there for as long tells.
+    """
+    windows = [min(memory, len(one.counted)) for one in guest.ranges]
+    rates = {some: _newest_rate(guest, lengths_s, some) for some in set(windows)}
+    return [rates[some] for some in windows]
+
+
+def _newest_rate(guest: GuestPages, lengths_s: tuple[float, ...], windows: int) -> float:
+    ranges = [one for one in guest.ranges if len(one.counted) >= windows]
     newest, whole = (
-        sum(len(hits.pages) for one in guest.ranges for hits in one.counted[:some])
+        sum(len(hits.pages) for one in ranges for hits in one.counted[:some])
         / max(watched_s(lengths_s, some), SHORTEST_S)
         for some in (Memory().windows, max(windows, 1))
     )

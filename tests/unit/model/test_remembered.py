@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from vmplace.model.evidence import Entries, entries_of
+from vmplace.model.heat_horizon import HORIZON_S
 from vmplace.model.page_windows import absorbed
 from vmplace.model.pages import (
     HISTORY_WINDOWS,
@@ -80,6 +81,20 @@ def evidence(pages: GuestPages) -> Entries:
 @pytest.mark.parametrize("rate", [0.01, RATE], ids=["few samples", "more"])
 def test_samples_of_a_program_that_goes_on_count_for_long(rate: float) -> None:
     assert memory(known([used(0, rate=rate)] * 80)).windows >= 32
+
+
+def test_memory_that_is_plugged_in_makes_no_other_memory_hotter() -> None:
+    chance, pages, plugged = np.random.default_rng(SEED), None, replace(RAM, hva=1 << 40)
+    for number in range(1, 65):
+        batch = window(used(0), chance, ended_ns=number * 10**9)
+        if number > 60:
+            more = window(used(1, rate=4 * RATE), chance, ram=plugged)
+            batch = replace(batch, ranges=batch.ranges + more.ranges)
+        pages = absorbed(pages, batch)
+    assert pages and memory(pages).windows == LENGTHS[-1]
+    by_node = evidence(pages).heat.sum(axis=0)
+    assert by_node[0] == pytest.approx(HORIZON_S * BLOCKS * RATE, rel=0.1)
+    assert by_node[1] == pytest.approx(HORIZON_S * BLOCKS * 4 * RATE, rel=0.15)
 
 
 def test_what_is_learnt_from_many_windows_is_nearer_to_what_was_declared() -> None:

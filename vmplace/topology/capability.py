@@ -1,5 +1,6 @@
 """One thing that a host can do for vmplace, or cannot, and where that is looked up."""
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,12 @@ class Capability:
     needed: bool = False
 
 
-def as_root(cure: str) -> str:
-    """Return a cure that asks to be root, too, where this process is not."""
-    return cure if os.geteuid() == 0 else f"{cure}, and run as root"
+def cure_of(err: OSError, cure: str) -> str:
+    """Return what helps against an error: rights where these lack, else ``cure``."""
+    is_root = os.geteuid() == 0
+    if err.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "run it with CAP_SYS_ADMIN, outside of a container without it" if is_root else "run as root"
+    return cure if is_root else f"{cure}, and run as root"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import os
 
 from vmplace.errors import OutsideError
 from vmplace.outside import read_text, read_whole
-from vmplace.topology.capability import Capability, Roots, as_root
+from vmplace.topology.capability import Capability, Roots, cure_of
 
 # QEMU, docs/specs/ivshmem-spec: the meter's counters of the emulated host.
 METER_PCI_ID = ("0x1af4", "0x1110")
@@ -25,7 +25,7 @@ def probe_ibs(roots: Roots) -> Capability:
     try:
         os.close(native.perf_open(pmu_type, 0, IBS_PERIOD, min(os.sched_getaffinity(0))))
     except OSError as err:
-        cure = as_root("end other profilers")
+        cure = cure_of(err, "end other profilers")
         return Capability("AMD IBS", False, f"ibs_op cannot be opened: {err.strerror}", cure)
     return Capability("AMD IBS", True, "ibs_op can be used")
 
@@ -40,7 +40,7 @@ def probe_cycle_counters(roots: Roots) -> Capability:
         for event in CYCLES, INSTRUCTIONS:
             os.close(native.perf_count(HARDWARE, event, 0))
     except OSError as err:
-        cure = as_root("in a virtual machine have its hypervisor show a PMU (the agent works without)")
+        cure = cure_of(err, "in a virtual machine have its hypervisor show a PMU (the agent works without)")
         return Capability(name, False, f"perf counts no cycles or instructions: {err.strerror}", cure)
     return Capability(name, True, "what made a guest slower is undone")
 

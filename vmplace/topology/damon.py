@@ -15,7 +15,7 @@ OPERATIONS = "fvaddr"
 """How processes are watched: fixed ranges of their virtual addresses."""
 OPERATIONS_CURE = "boot a kernel with CONFIG_DAMON_VADDR=y"
 OPERATIONS_UNKNOWN = " (this helps only if the kernel has CONFIG_DAMON_VADDR=y)"
-TRACE_POINT_CURE = "mount -t tracefs tracefs /sys/kernel/tracing, as root"
+TRACE_POINT_CURE = "mount -t tracefs tracefs /sys/kernel/tracing"
 BUSY_S, BUSY_STEP_S = 1.0, 0.002
 """How long to try again: each kdamond takes DAMON's lock for a moment in each sample, and whoever meets it
 gets EBUSY (mm/damon/sysfs.c, damon_sysfs_cmd_request_callback)."""

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from vmplace.errors import OutsideError, UnsupportedHostError
-from vmplace.topology.capability import Capability, Roots, as_root
+from vmplace.topology.capability import Capability, Roots, cure_of
 from vmplace.topology.counter_capabilities import probe_ibs
 from vmplace.topology.damon import (
     ADMIN,
@@ -40,13 +40,13 @@ def probe_access_sampling(roots: Roots) -> Capability:
 
 def probe_idle_pages(roots: Roots) -> Capability:
     """Idle page tracking honours the guest's accessed bits."""
-    cure = as_root("boot a kernel with CONFIG_IDLE_PAGE_TRACKING=y")
+    cure = "boot a kernel with CONFIG_IDLE_PAGE_TRACKING=y"
     return _probe_open("idle page tracking", roots.sys / "kernel/mm/page_idle/bitmap", os.O_RDWR, cure)
 
 
 def probe_damon(roots: Roots) -> Capability:
     """DAMON, the other sampler of a stock kernel."""
-    cure = as_root("boot a kernel with CONFIG_DAMON_VADDR=y and CONFIG_DAMON_SYSFS=y")
+    cure = "boot a kernel with CONFIG_DAMON_VADDR=y and CONFIG_DAMON_SYSFS=y"
     path = roots.sys / ADMIN / "nr_kdamonds"
     found = _probe_open("DAMON", path, os.O_RDWR, cure)
     if not found.answer:
@@ -54,7 +54,9 @@ def probe_damon(roots: Roots) -> Capability:
     try:
         use = foreign_use(roots.sys, roots.run / MARK, roots.proc)
         why = lacking(known_operations(roots.sys))
-    except (OSError, OutsideError) as err:
+    except OSError as err:
+        return Capability("DAMON", None, f"its settings cannot be read: {err}", cure_of(err, cure))
+    except OutsideError as err:
         return Capability("DAMON", None, f"its settings cannot be read: {err}", cure)
     if why:
         # Whoever has it: freed, it would serve nobody here.
@@ -96,7 +98,7 @@ def probe_pagemap(roots: Roots) -> Capability:
 
 def probe_kpageflags(roots: Roots) -> Capability:
     """Tells heads of huge folios."""
-    cure = as_root("boot a kernel with CONFIG_PROC_PAGE_MONITOR=y")
+    cure = "boot a kernel with CONFIG_PROC_PAGE_MONITOR=y"
     return _probe_open("kpageflags", roots.proc / "kpageflags", os.O_RDONLY, cure)
 
 
@@ -104,5 +106,5 @@ def _probe_open(name: str, path: Path, flags: int, cure: str) -> Capability:
     try:
         os.close(os.open(path, flags))
     except OSError as err:
-        return Capability(name, False, f"{path}: {err.strerror}", cure)
+        return Capability(name, False, f"{path}: {err.strerror}", cure_of(err, cure))
     return Capability(name, True, f"{path} can be used")

@@ -83,13 +83,12 @@ def slowness(scenario: Scenario, topology: LabTopology) -> float:
     """Return how many seconds guests take, as they declare, for what they do in one of emulated time.
 
     Guests declare what the emulator can follow, and are judged by how fast they can go in emulated time
-    (scenario_meter.py).  That changes with their placement, but what they declare does not: taken is how
-    fast they go as the simulator's agent places them.  ``DILATION`` where they declare nothing.
+    (scenario_meter.py).  ``DILATION`` where they declare nothing.
     """
     declared = sum(declared_rates(scenario).values())
     if not declared:
         return scenario.time.dilation or DILATION
-    times = forecast_run_times(scenario, topology, "vmplace", {})
+    times = forecast_run_times(scenario, topology, "none", {})
     return sum(WORK_TOUCHES / seconds for seconds in times.values()) / declared
 
 

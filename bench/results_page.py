@@ -115,7 +115,8 @@ CHANGED_SINCE: dict[tuple[str, str], str] = {
         "rivals",
         "10ca9e9a2e27",
     ): "kernel balancing gets as long as vmplace; here it got 20.8 s beside 35.9 in restart, and 26.2 beside"
-    " 40.9 in consolidated",
+    " 40.9 in consolidated. Since 59a32c0d the meter counts traffic by each CPU's emulated time; before,"
+    " queues came out too short on a slow machine",
     (
         "status",
         "c3071efec431",

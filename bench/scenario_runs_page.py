@@ -20,7 +20,7 @@ def rendered(kept: Run) -> Iterator[str]:
         "forecast, which is the simulator's. A dash: the scenario declares no work. Exit codes: 0 all\n"
         "claims hold, 1 one does not, 5 the machine was too busy to judge them (such runs count here,\n"
         "too), 124 the run hung. *Others* is the most that other processes used of the machine in a step.\n"
-        "All are of the [meter's clock](meter.md#emulated-time) since 59a32c0d, but where nothing has times.\n"
+        "What has times is of the [meter's clock](meter.md#emulated-time) since 59a32c0d.\n"
     )
     yield "| scenario | manager | runs | emulated s | spread | ratio | off |\n|---|---|---|---|---|---|---|"
     by_name: dict[str, list[Run]] = defaultdict(list)

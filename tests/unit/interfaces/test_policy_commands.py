@@ -146,6 +146,7 @@ def test_a_mistake_that_was_there_before_is_none_of_the_command_line(connection:
     # What it says itself is its own mistake, also where it mends the other one.
     wrong = run("set", "test", "mode=auto", "priority=high")
     assert output_of(wrong).startswith("the running XML: priority: ")
+    assert isinstance(wrong.exception, WrongUsageError)
     assert error_line(wrong.exception).exit_code == 2
 
 

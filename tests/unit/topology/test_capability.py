@@ -1,4 +1,4 @@
-"""What a host's capability lacks is told apart from what this process may not do."""
+"""What a host lacks is another matter than what this process may not do."""
 
 import errno
 import os
